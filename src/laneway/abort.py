@@ -1,0 +1,158 @@
+"""Cooperative abort: a signal that the owner sets and everybody below can watch.
+
+An abort is a request, not a cancellation: whoever does work looks at `AbortSignal.aborted`, awaits
+`AbortSignal.wait()`, or lets `abort_scope` turn it into `Aborted` at an await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+
+from laneway.errors import Aborted
+
+__all__ = ["AbortController", "AbortSignal", "Aborted", "abort_scope"]
+
+
+class AbortSignal:
+    """What a piece of work watches. Set by its `AbortController`, once, for ever."""
+
+    __slots__ = ("_aborted", "_callbacks", "_reason")
+
+    def __init__(self) -> None:
+        self._aborted = False
+        self._reason: object = None
+        self._callbacks: dict[object, Callable[[], None]] | None = None
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the abort was requested. Safe to read from any thread."""
+        return self._aborted
+
+    @property
+    def reason(self) -> object:
+        """What `AbortController.abort` was given; None before that."""
+        return self._reason
+
+    def raise_if_aborted(self) -> None:
+        """Raise `Aborted` if the abort was requested."""
+        if self._aborted:
+            raise Aborted(self._reason)
+
+    def on_abort(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when the abort is requested (at once if it already was); returns an unsubscribe function.
+
+        The callback runs in the thread that aborts and must not raise.
+        """
+        if self._aborted:
+            callback()
+            return _nothing
+        if self._callbacks is None:
+            self._callbacks = {}
+        callbacks = self._callbacks
+        key = object()
+        callbacks[key] = callback
+        return lambda: void(callbacks.pop(key, None))
+
+    async def wait(self) -> None:
+        """Return when the abort is requested."""
+        if self._aborted:
+            return
+        loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        unsubscribe = self.on_abort(lambda: void(loop.call_soon_threadsafe(event.set)))
+        try:
+            await event.wait()
+        finally:
+            unsubscribe()
+
+    def _fire(self, reason: object) -> bool:
+        if self._aborted:
+            return False
+        self._reason = reason
+        self._aborted = True
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in list(callbacks.values()) if callbacks else ():
+            callback()
+        return True
+
+    def __repr__(self) -> str:
+        return f"<AbortSignal aborted={self._aborted}>"
+
+
+class AbortController:
+    """Owns one `AbortSignal`. With `parent`, the signal is also set when the parent's is.
+
+    Call `close()` (or use it as a context manager) to stop following the parent.
+    """
+
+    __slots__ = ("_detach", "signal")
+
+    def __init__(self, parent: AbortSignal | None = None) -> None:
+        self.signal = AbortSignal()
+        self._detach: Callable[[], None] = _nothing
+        if parent is not None:
+            self._detach = parent.on_abort(lambda: self.abort(parent.reason))
+
+    def abort(self, reason: object = None) -> None:
+        """Set the signal; later calls change nothing."""
+        self.signal._fire(reason)  # pyright: ignore[reportPrivateUsage] - the controller is the signal's owner
+
+    def close(self) -> None:
+        """Stop following the parent signal."""
+        self._detach()
+        self._detach = _nothing
+
+    def __enter__(self) -> AbortController:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class abort_scope:
+    """`async with abort_scope(signal):` turns an abort into `Aborted` at the await it interrupts.
+
+    Works like `asyncio.timeout`: it cancels the task that entered the scope and takes that one cancellation back
+    on the way out, so a cancellation by somebody else still ends the task. Never hold a scope across a `yield`.
+    With None, or a signal that is never set, it costs nothing that can be measured.
+    """
+
+    __slots__ = ("_cancelled", "_cancelling", "_detach", "_signal", "_task")
+
+    def __init__(self, signal: AbortSignal | None) -> None:
+        self._signal = signal
+
+    async def __aenter__(self) -> None:
+        self._cancelled = False
+        if self._signal is None:
+            return
+        self._signal.raise_if_aborted()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        loop = asyncio.get_running_loop()
+        self._detach = self._signal.on_abort(lambda: void(loop.call_soon_threadsafe(self._cancel)))
+
+    def _cancel(self) -> None:
+        if self._signal is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        signal, self._signal = self._signal, None
+        if signal is None:
+            return
+        self._detach()
+        if self._cancelled and self._task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise Aborted(signal.reason) from None
+
+
+def _nothing() -> None:
+    """Stand for an unsubscribe function that has nothing to do."""
+
+
+def void(_: object) -> None:
+    """Drop a value where a callback must return None."""

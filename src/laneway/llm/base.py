@@ -1,0 +1,243 @@
+"""The model interface: what a model is, what a request is, and the stream that a response comes as."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Literal, Protocol, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct, field
+
+from laneway.abort import AbortSignal
+from laneway.events import AssistantEvent, StreamDone, StreamError
+from laneway.messages import AssistantMessage, ErrorInfo, ErrorKind, Message
+
+ThinkingLevel = Literal["off", "minimal", "low", "medium", "high", "xhigh", "max"]
+THINKING_LEVELS: tuple[ThinkingLevel, ...] = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
+CacheRetention = Literal["none", "short", "long"]
+Modality = Literal["text", "image"]
+
+
+class CostTier(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Prices of the whole request when its input (cache included) is above `input_tokens_above`. US dollars per million tokens."""
+
+    input_tokens_above: int
+    input: float = 0.0
+    output: float = 0.0
+    cache_read: float = 0.0
+    cache_write: float = 0.0
+
+
+class ModelCost(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Prices in US dollars per million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cache_read: float = 0.0
+    cache_write: float = 0.0
+    tiers: tuple[CostTier, ...] = ()
+
+
+class Model(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A model as pure data: where it is, what it can do, what it costs.
+
+    `api` is the wire's name ("openai_chat", "anthropic_messages", …). `context_window` and `max_tokens` are tokens, 0 when
+    unknown. `thinking_levels` maps a level to the provider's own word for it, None for one that the model lacks
+    (see `laneway.llm.supported_thinking_levels`). `compat` holds the wire's quirks for this model.
+    `default_thinking_level` is set by the `:level` suffix of a model spec.
+    """
+
+    id: str
+    provider: str
+    api: str
+    name: str = ""
+    base_url: str = ""
+    reasoning: bool = False
+    input: tuple[Modality, ...] = ("text",)
+    context_window: int = 0
+    max_tokens: int = 0
+    cost: ModelCost = field(default_factory=ModelCost)
+    compat: dict[str, Any] = field(default_factory=dict[str, Any])
+    thinking_levels: dict[str, str | None] = field(default_factory=dict[str, str | None])
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    default_thinking_level: ThinkingLevel | None = None
+
+    @property
+    def spec(self) -> str:
+        """`provider/id`, as `laneway.model` takes it."""
+        return f"{self.provider}/{self.id}"
+
+
+class Transcript(Struct, kw_only=True, frozen=True):
+    """What a request carries: built-in messages only, system prompt and tool declarations among them."""
+
+    messages: list[Message]
+
+
+class ResponseInfo(Struct, kw_only=True, frozen=True):
+    """What `on_response` gets: the HTTP status and headers (names in lower case) of a provider's answer."""
+
+    status: int
+    headers: dict[str, str]
+
+
+OnPayload: TypeAlias = Callable[[dict[str, Any], Model], "dict[str, Any] | Awaitable[dict[str, Any] | None] | None"]
+OnResponse: TypeAlias = Callable[[ResponseInfo, Model], "Awaitable[None] | None"]
+
+
+class StreamOptions(Struct, kw_only=True, frozen=True):
+    """Options of one request. None means the model's or the provider's default; times are seconds.
+
+    `reasoning` None is "off". `headers` override the vendor's; a value of None removes one. `timeout` is the wait for the
+    response headers, `idle_timeout` the longest silence inside the stream. `max_retries` are transport retries before
+    the first byte; a Retry-After above `max_retry_delay` fails at once (0: no cap). `on_payload` may return
+    another request body; `on_response` sees status and headers. `deferred` asks for a deferred response.
+    """
+
+    signal: AbortSignal | None = None
+    api_key: str | None = None
+    reasoning: ThinkingLevel | None = None
+    thinking_budgets: dict[str, int] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    headers: Mapping[str, str | None] | None = None
+    timeout: float | None = None
+    idle_timeout: float | None = None
+    max_retries: int = 0
+    max_retry_delay: float = 60.0
+    cache_retention: CacheRetention = "short"
+    session_id: str | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    sampling_params: dict[str, Any] | None = None
+    on_payload: OnPayload | None = None
+    on_response: OnResponse | None = None
+    deferred: bool | dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in ("api_key", "headers", "signal"))
+        return f"StreamOptions({', '.join(shown)})"
+
+
+class ResponseStream(Protocol):
+    """What the loop accepts as a stream: an async iterator of assistant events with `await result()`."""
+
+    def __aiter__(self) -> AsyncIterator[AssistantEvent]: ...
+    async def result(self) -> AssistantMessage: ...
+
+
+StreamFn: TypeAlias = Callable[[Model, Transcript, StreamOptions], "ResponseStream | Awaitable[ResponseStream]"]
+
+
+class ProviderFailure(Exception):
+    """Raised inside a wire to end its stream with a `StreamError`; it never leaves an `AssistantStream`."""
+
+    def __init__(self, message: str, *, kind: ErrorKind = "unknown", status: int | None = None, retry_after_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.info = ErrorInfo(kind=kind, status=status, retry_after_ms=retry_after_ms)
+
+
+class AssistantStream:
+    """One response as it arrives: iterate it for events, or just `await result()`; `aclose()` (or leaving `async with`) drops it.
+
+    It pulls from an async generator of events, so nothing happens until somebody iterates or awaits, and a consumer
+    that stops reading stops the response. Exactly one terminal event (`done` or `error`) comes last; an exception
+    in the generator, or an end without a terminal event, becomes an `error` event that keeps what had arrived. A failure is never
+    raised: `result()` returns the message with `stop_reason` "error" or "aborted". Single consumer; `result()` may be
+    awaited by several.
+
+    `fallback` builds the message for a failure from what had arrived: `(exception, aborted) -> AssistantMessage`.
+    """
+
+    __slots__ = ("_busy", "_closed", "_fallback", "_message", "_signal", "_source", "_waiters")
+
+    def __init__(
+        self,
+        source: AsyncIterator[AssistantEvent],
+        *,
+        fallback: Callable[[BaseException, bool], AssistantMessage],
+        signal: AbortSignal | None = None,
+    ) -> None:
+        self._source = source
+        self._fallback = fallback
+        self._signal = signal
+        self._message: AssistantMessage | None = None
+        self._closed = False
+        self._busy = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __aiter__(self) -> AssistantStream:
+        return self
+
+    async def __anext__(self) -> AssistantEvent:
+        if self._message is not None:
+            raise StopAsyncIteration
+        self._busy = True
+        try:
+            event = await self._source.__anext__()
+        except StopAsyncIteration:
+            why = "the stream was closed" if self._closed else "the stream ended without a terminal event"
+            event = StreamError(message=self._fallback(ProviderFailure(why, kind="incomplete"), self._aborted()))
+        except Exception as error:
+            event = StreamError(message=self._fallback(error, self._aborted()))
+        finally:
+            self._busy = False
+            if self._waiters:
+                self._wake()
+        if type(event) is StreamDone or type(event) is StreamError:
+            self._message = event.message
+            await self._close_source()
+        return event
+
+    async def result(self) -> AssistantMessage:
+        """Read the stream to its end and return the final message; the events not yet read are dropped."""
+        while self._message is None:
+            if self._busy:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiters.append(waiter)
+                await waiter
+            else:
+                try:
+                    await self.__anext__()
+                except StopAsyncIteration:
+                    break
+        assert self._message is not None
+        return self._message
+
+    async def aclose(self) -> None:
+        """Drop the response: the connection closes, and `result()` gives what had arrived as an aborted message."""
+        if self._message is None and not self._closed:
+            self._closed = True
+            await self._close_source()
+            self._message = self._fallback(ProviderFailure("the stream was closed before the response ended"), True)
+            self._wake()
+
+    async def __aenter__(self) -> AssistantStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _aborted(self) -> bool:
+        return self._closed or (self._signal is not None and self._signal.aborted)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _close_source(self) -> None:
+        if hasattr(self._source, "aclose"):
+            await cast("AsyncGenerator[AssistantEvent]", self._source).aclose()
+
+
+def encode_json(value: Any) -> bytes:
+    """Encode a request body: compact, in insertion order (a provider's cache depends on a stable prefix), valid UTF-8."""
+    from laneway.messages import clean_json
+
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(clean_json(value))
