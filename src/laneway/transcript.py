@@ -1,0 +1,360 @@
+"""Reading a transcript: what the model was told, what it believes it can call, and what a provider may be sent.
+
+The system prompt and the tool declarations live in the transcript as system messages; *replaying* them in order gives
+the state of now. All functions are pure, take lists with messages of any role, and ignore the roles they do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from laneway.messages import (
+    AgentMessage,
+    AssistantMessage,
+    BashExecutionMessage,
+    BranchSummaryMessage,
+    CompactionSummaryMessage,
+    CustomMessage,
+    ImageContent,
+    Message,
+    SystemMessage,
+    TextContent,
+    ToolCall,
+    ToolDeclaration,
+    ToolResultMessage,
+    UserMessage,
+)
+
+__all__ = [
+    "Projection",
+    "ToolChanges",
+    "ToolDeclarer",
+    "collapse_system_messages",
+    "convert_to_llm",
+    "current_system_message",
+    "current_system_prompt",
+    "current_tools",
+    "declare_tool_changes",
+    "initial_system_message",
+    "normalise",
+    "render_system",
+    "render_system_update",
+    "tool_changes",
+]
+
+NO_RESULT = "No result: the call was interrupted before it could finish."
+NO_OUTPUT = "(no output)"
+
+
+# ---------------------------------------------------------------------------------------------------- system replay
+
+
+class ToolChanges(Struct, frozen=True):
+    """The difference between two lists of declarations; a changed declaration is in both."""
+
+    added: list[ToolDeclaration]
+    removed: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed)
+
+
+def initial_system_message(system_prompt: str, tools: Sequence[ToolDeclaration]) -> SystemMessage | None:
+    """Return the leading system message of a new transcript (timestamp 0), None if there is nothing to say."""
+    if not system_prompt and not tools:
+        return None
+    return SystemMessage(content=system_prompt, tools_added=list(tools) or None, timestamp=0)
+
+
+def current_tools(messages: Iterable[AgentMessage]) -> list[ToolDeclaration]:
+    """Replay the declarations: per system message removals first, then additions; re-adding a name keeps its place."""
+    tools: dict[str, ToolDeclaration] = {}
+    for message in messages:
+        if isinstance(message, SystemMessage):
+            _apply_tools(tools, message)
+    return list(tools.values())
+
+
+def _apply_tools(tools: dict[str, ToolDeclaration], message: SystemMessage) -> None:
+    for name in message.tools_removed or ():
+        tools.pop(name, None)
+    for declaration in message.tools_added or ():
+        tools[declaration.name] = declaration
+
+
+def current_system_message(messages: Iterable[AgentMessage]) -> SystemMessage | None:
+    """Merge all system messages into one: contents joined by a blank line, sections patched by name, tools replayed.
+
+    Its timestamp is the first one's. None if there are no system messages.
+    """
+    contents: list[str] = []
+    sections: dict[str, str | None] = {}
+    tools: dict[str, ToolDeclaration] = {}
+    timestamp: int | None = None
+    for message in messages:
+        if not isinstance(message, SystemMessage):
+            continue
+        timestamp = message.timestamp if timestamp is None else timestamp
+        if message.content.strip():
+            contents.append(message.content)
+        for name, value in (message.sections or {}).items():
+            if value is None:
+                sections.pop(name, None)
+            else:
+                sections[name] = value
+        _apply_tools(tools, message)
+    if timestamp is None:
+        return None
+    return SystemMessage(
+        content="\n\n".join(contents), sections=sections or None, tools_added=list(tools.values()) or None, timestamp=timestamp
+    )
+
+
+def render_system(message: SystemMessage) -> str:
+    """Return the prompt text of a merged system message: content, then each section, joined by blank lines."""
+    parts = [message.content, *(value for value in (message.sections or {}).values() if value)]
+    return "\n\n".join(part for part in parts if part.strip())
+
+
+def render_system_update(message: SystemMessage) -> str:
+    """Return the text of a system message in the middle of a conversation; tools are not rendered."""
+    parts = [message.content]
+    for name, value in (message.sections or {}).items():
+        parts.append(f'The section "{name}" no longer applies.' if value is None else f'Section "{name}", updated:\n\n{value}')
+    return "\n\n".join(part for part in parts if part.strip())
+
+
+def current_system_prompt(messages: Iterable[AgentMessage]) -> str:
+    """Return the system prompt in force, "" if there is none."""
+    message = current_system_message(messages)
+    return render_system(message) if message is not None else ""
+
+
+def collapse_system_messages(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with one merged system message first and no other; for providers without mid-conversation ones."""
+    merged = current_system_message(messages)
+    rest = [message for message in messages if not isinstance(message, SystemMessage)]
+    return rest if merged is None else [merged, *rest]
+
+
+def tool_changes(before: Sequence[ToolDeclaration], after: Sequence[ToolDeclaration]) -> ToolChanges:
+    """Compare two lists of declarations. A changed one is removed and added; a mere reordering is no change."""
+    old = {declaration.name: declaration for declaration in before}
+    new = {declaration.name: declaration for declaration in after}
+    return ToolChanges(
+        added=[d for d in new.values() if old.get(d.name) != d],
+        removed=[d.name for d in old.values() if new.get(d.name) != d],
+    )
+
+
+class _Declared(Protocol):
+    @property
+    def declaration(self) -> ToolDeclaration: ...
+
+
+class _Context(Protocol):
+    @property
+    def messages(self) -> Sequence[AgentMessage]: ...
+    @property
+    def tools(self) -> Sequence[_Declared]: ...
+
+
+def declare_tool_changes(context: _Context, pending: Sequence[AgentMessage]) -> list[AgentMessage]:
+    """Return `pending` with the difference between the declared tools and `context.tools` put on a system message.
+
+    The difference goes onto the last pending system message (replacing its own tool fields), else onto a new one before the
+    first pending message that is not a system message. Replaying `context.messages` and the result then gives exactly the
+    declarations of `context.tools`.
+    """
+    return ToolDeclarer().declare(context.messages, context.tools, pending)
+
+
+class ToolDeclarer:
+    """`declare_tool_changes` for a transcript that grows: remembers what it replayed, so a turn costs what is new in it."""
+
+    __slots__ = ("_declared", "_seen", "_tools")
+
+    def __init__(self) -> None:
+        self._seen: list[AgentMessage] = []
+        self._declared: dict[str, ToolDeclaration] = {}
+        self._tools: Sequence[_Declared] | None = None
+
+    def declare(self, messages: Sequence[AgentMessage], tools: Sequence[_Declared], pending: Sequence[AgentMessage]) -> list[AgentMessage]:
+        """See `declare_tool_changes`."""
+        changed = self._replay(messages)
+        last = next((i for i in range(len(pending) - 1, -1, -1) if isinstance(pending[i], SystemMessage)), None)
+        if last is None and not changed and self._tools == tools:
+            return list(pending)
+        declared = dict(self._declared)
+        for index, message in enumerate(pending):
+            if isinstance(message, SystemMessage) and index != last:
+                _apply_tools(declared, message)
+        delta = tool_changes(list(declared.values()), [tool.declaration for tool in tools])
+        self._tools = list(tools)
+        return self._merge(pending, last, delta)
+
+    def _replay(self, messages: Sequence[AgentMessage]) -> bool:
+        """Bring the declared tools up to date; say whether any system message was new."""
+        seen = len(self._seen)
+        changed = False
+        if self._seen != messages[:seen]:
+            self._seen, self._declared, seen, changed = [], {}, 0, True
+        for message in messages[seen:]:
+            if isinstance(message, SystemMessage):
+                _apply_tools(self._declared, message)
+                changed = True
+            self._seen.append(message)
+        return changed
+
+    @staticmethod
+    def _merge(pending: Sequence[AgentMessage], last: int | None, delta: ToolChanges) -> list[AgentMessage]:
+        out = list(pending)
+        if last is not None:
+            system = out[last]
+            assert isinstance(system, SystemMessage)
+            out[last] = msgspec.structs.replace(system, tools_added=delta.added or None, tools_removed=delta.removed or None)
+        elif delta:
+            at = next((i for i, message in enumerate(out) if not isinstance(message, SystemMessage)), len(out))
+            out.insert(at, SystemMessage(tools_added=delta.added or None, tools_removed=delta.removed or None))
+        return out
+
+
+# ---------------------------------------------------------------------------------------------------- for a provider
+
+
+def convert_to_llm(messages: Iterable[AgentMessage]) -> list[Message]:
+    """Turn agent messages into what a provider understands: the default of the loop, `Agent` and the harness.
+
+    Built-in messages pass as they are; custom content, commands that the person ran and summaries become user messages; roles that are
+    not known here are left out.
+    """
+    return [converted for message in messages if (converted := _convert(message)) is not None]
+
+
+def _convert(message: AgentMessage) -> Message | None:
+    if isinstance(message, (UserMessage, AssistantMessage, ToolResultMessage, SystemMessage)):
+        return message
+    if isinstance(message, CustomMessage):
+        return UserMessage(content=message.content, timestamp=message.timestamp)
+    if isinstance(message, BashExecutionMessage):
+        return None if message.exclude_from_context else UserMessage(content=_bash_text(message), timestamp=message.timestamp)
+    if isinstance(message, CompactionSummaryMessage):
+        text = f"The conversation so far was condensed into this summary:\n\n<summary>\n{message.summary}\n</summary>"
+        return UserMessage(content=text, timestamp=message.timestamp)
+    if isinstance(message, BranchSummaryMessage):
+        text = f"Another branch of this conversation was explored and left; its summary:\n\n<summary>\n{message.summary}\n</summary>"
+        return UserMessage(content=text, timestamp=message.timestamp)
+    return None
+
+
+def _bash_text(message: BashExecutionMessage) -> str:
+    parts = [f"I ran `{message.command}`", f"```\n{message.output}\n```" if message.output.strip() else NO_OUTPUT]
+    if message.cancelled:
+        parts.append("The command was cancelled.")
+    elif message.exit_code:
+        parts.append(f"Exit code: {message.exit_code}")
+    if message.truncated:
+        more = f"; the full output is in {message.full_output_path}" if message.full_output_path else ""
+        parts.append(f"The output was truncated{more}.")
+    return "\n\n".join(parts)
+
+
+def normalise(messages: Sequence[AgentMessage]) -> list[Message]:
+    """Return what may be sent to a provider; the stored transcript is never rewritten.
+
+    - Responses that ended in `error`, `aborted` or `deferred` are left out, and with them every result of their calls.
+    - Each call has exactly one result, directly after its message, in the order of the calls: the first result wins, a missing one
+      becomes an error result, results that answer nothing are left out. What stood between comes after the results.
+    - There is no blank text block and no empty message; an empty tool result says so in words.
+    - Custom roles are converted by `convert_to_llm`.
+    """
+    return Projection().project(messages)
+
+
+class Projection:
+    """`normalise` for a transcript that grows: each message is looked at once, so a turn costs what is new in it."""
+
+    __slots__ = ("_assistant", "_closed", "_others", "_results", "_seen")
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._seen: list[AgentMessage] = []
+        self._closed: list[Message] = []
+        self._assistant: AssistantMessage | None = None  # the last response that is sent; what follows it is still open
+        self._results: dict[str, ToolResultMessage] = {}
+        self._others: list[Message] = []
+
+    def project(self, messages: Sequence[AgentMessage]) -> list[Message]:
+        """Return the provider's view of `messages` as a list of its own. Unchanged messages keep their identity."""
+        seen = len(self._seen)
+        if self._seen != messages[:seen]:
+            self._reset()
+            seen = 0
+        for message in messages[seen:]:
+            self._seen.append(message)
+            converted = _convert(message)
+            if converted is not None:
+                self._take(converted)
+        return self._closed + self._open()
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, AssistantMessage):
+            self._closed += self._open()
+            self._assistant = _sendable(message)
+            self._results, self._others = {}, []
+        elif isinstance(message, ToolResultMessage):
+            self._results.setdefault(message.tool_call_id, message)
+        elif (cleaned := _without_blanks(message)) is not None:
+            self._others.append(cleaned)
+
+    def _open(self) -> list[Message]:
+        """The last response with its results, and what came after it."""
+        if self._assistant is None:
+            return list(self._others)
+        out: list[Message] = [self._assistant]
+        for block in self._assistant.content:
+            if isinstance(block, ToolCall):
+                out.append(_result_for(block, self._results.get(block.id)))
+        return out + self._others
+
+
+def _sendable(message: AssistantMessage) -> AssistantMessage | None:
+    if message.stop_reason in ("error", "aborted", "deferred", "pending"):
+        return None
+    content = message.content
+    if any(isinstance(block, TextContent) and not block.text.strip() for block in content):
+        content = [block for block in content if not isinstance(block, TextContent) or block.text.strip()]
+        message = msgspec.structs.replace(message, content=content)
+    return message if content else None
+
+
+def _without_blanks(message: SystemMessage | UserMessage) -> Message | None:
+    if isinstance(message, SystemMessage):
+        return message
+    if isinstance(message.content, str):
+        return message if message.content.strip() else None
+    blocks = _without_blank_text(message.content)
+    if not blocks:
+        return None
+    return message if len(blocks) == len(message.content) else msgspec.structs.replace(message, content=blocks)
+
+
+def _without_blank_text(blocks: list[TextContent | ImageContent]) -> list[TextContent | ImageContent]:
+    return [block for block in blocks if not isinstance(block, TextContent) or block.text.strip()]
+
+
+def _result_for(call: ToolCall, result: ToolResultMessage | None) -> ToolResultMessage:
+    if result is None:
+        return ToolResultMessage(
+            tool_call_id=call.id, tool_name=call.name, content=[TextContent(text=NO_RESULT)], is_error=True, timestamp=0
+        )
+    blocks = _without_blank_text(result.content)
+    if not blocks:
+        return msgspec.structs.replace(result, content=[TextContent(text=NO_OUTPUT)])
+    return result if len(blocks) == len(result.content) else msgspec.structs.replace(result, content=blocks)
