@@ -21,6 +21,16 @@
     │   ├── SessionLocked           another process owns the session
     │   ├── SessionExists           a session with this id is already there
     │   └── SessionNotFound         there is no session with this id
+    ├── SessionError                a session cannot do what was asked; nothing was written
+    │   ├── InvalidName             a session id, branch or label name that cannot be used
+    │   ├── BranchExists            a branch with this name is already there
+    │   ├── BranchNotFound          there is no branch with this name
+    │   ├── EntryNotFound           there is no entry with this id
+    │   ├── DuplicateToolResult     the tool call has its result already
+    │   ├── ForkError               the fork point or the source does not allow the fork
+    │   ├── RewriteError            the entries to erase cannot be erased alone
+    │   ├── SessionImportError      a file to import is not what it should be
+    │   └── SearchQueryError        the search text is not a query
     └── HarnessError
         ├── HarnessClosed           the harness was used after close()
         └── HarnessFault            a broken invariant or a failed commit
@@ -117,6 +127,46 @@ class SessionExists(StorageError):
 
 class SessionNotFound(StorageError, LookupError):
     """There is no session with this id."""
+
+
+class SessionError(LanewayError):
+    """Base of refusals of a session or repository; nothing was written."""
+
+
+class InvalidName(SessionError, ValueError):
+    """A session id or branch name that cannot be used; the text says which names can."""
+
+
+class BranchExists(SessionError):
+    """A branch with this name is already there."""
+
+
+class BranchNotFound(SessionError, LookupError):
+    """There is no branch with this name."""
+
+
+class EntryNotFound(SessionError, LookupError):
+    """There is no entry with this id where it was looked for."""
+
+
+class DuplicateToolResult(SessionError):
+    """The tool call has its one result already."""
+
+
+class ForkError(SessionError):
+    """The fork point, or the state of the source, does not allow the fork; no session was created."""
+
+
+class RewriteError(SessionError):
+    """What is to be erased cannot be erased alone; the session is unchanged."""
+
+
+class SessionImportError(SessionError, ValueError):
+    """A file to import is not a session of the expected format; it is unchanged and no session was created."""
+
+
+class SearchQueryError(SessionError, ValueError):
+    """The search text is not a query; the text says where and what is understood."""
 
 
 class HarnessError(LanewayError):
