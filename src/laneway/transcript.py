@@ -137,7 +137,7 @@ def current_system_prompt(messages: Iterable[AgentMessage]) -> str:
 def collapse_system_messages(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with one merged system message first and no other; for providers without mid-conversation ones."""
     merged = current_system_message(messages)
-    rest = [message for message in messages if not isinstance(message, SystemMessage)]
+    rest: list[Message] = [message for message in messages if not isinstance(message, SystemMessage)]
     return rest if merged is None else [merged, *rest]
 
 

@@ -1,0 +1,340 @@
+"""One tool call in phases: prepare → execute → finalise. The loop runs them in a row; the harness commits between them.
+
+Nothing here raises for a tool's, a model's or a tool hook's fault: each becomes an `Outcome` whose text a model can act on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
+from laneway.abort import AbortSignal, abort_scope
+from laneway.errors import Aborted, ToolArgumentsError, ToolError
+from laneway.messages import ImageContent, TextContent, ToolCall, ToolResult, ToolResultMessage, now_ms
+from laneway.tools._validate import validate_arguments, validate_value
+from laneway.tools.base import AgentTool, ToolHost, set_current_host
+
+logger = logging.getLogger("laneway")
+
+ABANDON_AFTER = 5.0  # seconds that a tool may ignore its cancellation
+ABORTED = "Aborted: the call was not finished because the run was stopped."
+NOT_STARTED = "Aborted: the call was not executed because the run was stopped."
+INTERRUPTED = "Interrupted by a new message: the call was not finished."
+TRUNCATED = (
+    "Not executed: the response was cut off by the output limit, so the arguments of this call may be incomplete. "
+    "Call the tool again with complete arguments, in smaller pieces if they are long."
+)
+
+Before: TypeAlias = Callable[[Any], "Awaitable[Block | ReplaceArgs | None] | Block | ReplaceArgs | None"]
+After: TypeAlias = Callable[["Outcome"], "Awaitable[PatchResult | None] | PatchResult | None"]
+Cut = Literal["aborted", "interrupted", "timeout"]
+
+
+@dataclass(slots=True, frozen=True)
+class Prepared:
+    """A call that may run: the tool was found, `args` are validated (and are what the before hook made of them)."""
+
+    call: ToolCall
+    tool: AgentTool
+    args: Any
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """How a call ended. `cut` says that it did not end by itself."""
+
+    result: ToolResult
+    is_error: bool = False
+    cut: Cut | None = None
+
+
+def failure(text: str, *, cut: Cut | None = None, terminate: bool = False) -> Outcome:
+    """Return an error outcome with a text for the model."""
+    return Outcome(ToolResult(content=[TextContent(text=text)], terminate=terminate), is_error=True, cut=cut)
+
+
+def result_message(call: ToolCall, outcome: Outcome) -> ToolResultMessage:
+    """Return the transcript's message for an outcome."""
+    result = outcome.result
+    return ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        content=result.content,
+        details=result.details,
+        usage=result.usage,
+        is_error=outcome.is_error,
+        timestamp=now_ms(),
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """Return what the model reads of an exception: a ToolError's own words, else the type and its text."""
+    text = str(error)
+    if isinstance(error, (ToolError, ToolArgumentsError)) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def plain_args(args: Any) -> Any:
+    """Return validated arguments as JSON data (what hooks see and the harness stores); a pydantic model is dumped."""
+    return args.model_dump(mode="json") if hasattr(args, "model_dump") else args
+
+
+# ---------------------------------------------------------------------------------------------------- prepare
+
+
+async def prepare(call: ToolCall, tools: Mapping[str, AgentTool], *, before: Before | None, signal: AbortSignal | None) -> Prepared | Outcome:
+    """Find the tool, shim and validate the arguments, ask the before hook. Anything wrong is an error outcome.
+
+    `before` gets the validated arguments as JSON data. It fails closed: if it raises, answers nonsense or is cut off by an abort,
+    the call does not run. The transcript's call is never changed.
+    """
+    tool = tools.get(call.name)
+    if tool is None:
+        available = f" Available tools: {', '.join(tools)}." if tools else " No tools are available."
+        return failure(f"Tool {call.name} not found.{available}")
+    try:
+        if tool.prepare_arguments is not None and call.arguments_error is None:
+            args = validate_value(tool, tool.prepare_arguments(msgspec.json.decode(msgspec.json.encode(call.arguments))))
+        else:
+            args = validate_arguments(tool, call)
+    except Exception as error:
+        return failure(error_text(error))
+    if before is None:
+        return Prepared(call, tool, args)
+    try:
+        async with abort_scope(signal):
+            answer = await call_hook(before, plain_args(args))
+    except Aborted:
+        return failure(NOT_STARTED, cut="aborted")
+    except Exception as error:
+        return failure(f"The call was not allowed: the check before it failed ({error_text(error)}).")
+    return _decide(call, tool, args, answer)
+
+
+def _decide(call: ToolCall, tool: AgentTool, args: Any, answer: object) -> Prepared | Outcome:
+    if answer is None:
+        return Prepared(call, tool, args)
+    if isinstance(answer, Block):
+        return failure(answer.reason or f"The call of {call.name} was blocked.", terminate=answer.terminate)
+    if isinstance(answer, ReplaceArgs):
+        try:
+            return Prepared(call, tool, validate_value(tool, answer.args))
+        except Exception as error:
+            return failure(error_text(error))
+    return failure(f"The call was not allowed: the check before it answered {type(answer).__name__}, not Block, ReplaceArgs or None.")
+
+
+# ---------------------------------------------------------------------------------------------------- execute
+
+
+class RunningCall:
+    """A call that executes in a task of its own. `outcome` is set exactly once, whatever the tool does.
+
+    The tool sees `signal` at once; after an abort and `grace` seconds it is cancelled, after `interrupt` or its own timeout
+    at once; if it ignores the cancellation for 5 s it is abandoned with a logged warning. A result that it still returns
+    within that time is kept. `on_update` is awaited for each partial result, in order, before the outcome is set;
+    what it raises ends the call and is raised by `outcome`. `after` is the after hook, asked unless the call was cut.
+    """
+
+    __slots__ = ("_cut", "_detach", "_failed", "_grace", "_ident", "_loop", "_on_update", "_pending", "_prepared", "_pump", "_returned",
+                 "_shielded", "_signal", "_task", "_timers", "outcome")  # fmt: skip
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        signal: AbortSignal,
+        interrupt: AbortSignal | None = None,
+        on_update: Callable[[ToolResult], Awaitable[None]] | None = None,
+        after: After | None = None,
+        host: ToolHost | None = None,
+        grace: float = 0.5,
+    ) -> None:
+        self._prepared, self._signal, self._on_update, self._grace = prepared, signal, on_update, grace
+        self._loop = asyncio.get_running_loop()
+        self._ident = threading.get_ident()
+        self._cut: Cut | None = None
+        self._failed: BaseException | None = None
+        self._returned = self._shielded = False
+        self._pending: list[ToolResult] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        self._detach = [signal.on_abort(lambda: self._threadsafe(self._aborted))]
+        if interrupt is not None:
+            self._detach.append(interrupt.on_abort(lambda: self._threadsafe(self._interrupted)))
+        if prepared.tool.timeout is not None:
+            self._timers.append(self._loop.call_later(prepared.tool.timeout, self._cancel, "timeout"))
+        self._task = self._loop.create_task(self._run(after, host), name=f"tool {prepared.call.name}")
+        self._task.add_done_callback(self._done)
+
+    # -- the tool's task
+
+    async def _run(self, after: After | None, host: ToolHost | None) -> Outcome:
+        if host is not None:
+            set_current_host(host)
+        try:
+            outcome = await self._execute()
+        finally:
+            self._returned = True
+        if self._pump is not None:
+            self._shielded = True  # the tool's result is in: an abort while listeners are slow must not lose it
+            await self._pump
+            self._shielded = False
+        if after is not None and self._cut is None:
+            outcome = await finalise(outcome, after, cut=lambda: self._cut is not None)
+        return outcome
+
+    async def _execute(self) -> Outcome:
+        prepared = self._prepared
+        try:
+            value = await prepared.tool.execute(prepared.call.id, prepared.args, self._signal, self.update)
+        except asyncio.CancelledError:
+            return self._cancelled()
+        except Exception as error:
+            if self._cut is not None and isinstance(error, Aborted):
+                return self._cancelled()
+            return failure(error_text(error))
+        return _check_result(prepared.tool, value)
+
+    def _cancelled(self) -> Outcome:
+        if self._cut == "interrupted":
+            return failure(INTERRUPTED, cut="interrupted")
+        if self._cut == "timeout":
+            return failure(f"The tool was stopped: it did not finish within its timeout of {self._prepared.tool.timeout:g} s.", cut="timeout")
+        if self._cut == "aborted" or self._signal.aborted:
+            return failure(ABORTED, cut="aborted")
+        return failure("The tool's own work was cancelled before it finished.")
+
+    # -- updates
+
+    def update(self, partial: ToolResult) -> None:
+        """Report a partial result; safe from any thread. After the tool returned it does nothing."""
+        if threading.get_ident() != self._ident:
+            self._threadsafe(lambda: self.update(partial))
+            return
+        if self._returned or self._on_update is None or self.outcome.done():
+            return
+        self._pending.append(partial)
+        if self._pump is None or self._pump.done():
+            self._pump = self._loop.create_task(self._deliver(self._on_update))
+
+    async def _deliver(self, on_update: Callable[[ToolResult], Awaitable[None]]) -> None:
+        try:
+            while self._pending:
+                await on_update(self._pending.pop(0))
+        except Exception as error:  # the listener's fault, not the tool's: it must reach the owner of the run
+            self._failed = error
+            self._pending.clear()
+            self._task.cancel()
+
+    # -- what may happen to it from outside
+
+    def _threadsafe(self, callback: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)
+
+    def _aborted(self) -> None:
+        if not self.outcome.done() and self._cut is None:
+            self._cut = "aborted"
+            self._timers.append(self._loop.call_later(self._grace, self._cancel, "aborted"))
+
+    def _interrupted(self) -> None:
+        self._cancel("interrupted")
+
+    def _cancel(self, why: Cut) -> None:
+        if self.outcome.done():
+            return
+        self._cut = self._cut or why
+        if self._shielded:
+            return
+        self._task.cancel()
+        self._timers.append(self._loop.call_later(ABANDON_AFTER, self._abandon))
+
+    def _abandon(self) -> None:
+        if not self.outcome.done():
+            name = self._prepared.call.name
+            logger.warning("tool %s (call %s) ignored its cancellation for %g s and was abandoned", name, self._prepared.call.id, ABANDON_AFTER)
+            self._settle(failure("The tool did not react when it was stopped and was abandoned; it may still be running.", cut=self._cut))
+
+    def kill(self) -> None:
+        """Cancel the tool at once, for an owner that is itself being torn down."""
+        self._cancel("aborted")
+
+    def _done(self, task: asyncio.Task[Outcome]) -> None:
+        if task.cancelled():
+            outcome = self._cancelled()
+        elif (error := task.exception()) is not None:
+            outcome = failure(error_text(error))
+        else:
+            outcome = task.result()
+        self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for detach in self._detach:
+            detach()
+        self._returned = True
+        if self.outcome.done():
+            return
+        if self._failed is not None:
+            self.outcome.set_exception(self._failed)
+        else:
+            self.outcome.set_result(outcome)
+
+
+def _check_result(tool: AgentTool, value: object) -> Outcome:
+    """Accept what a tool returned, or say what is wrong with it."""
+    if value is None:
+        return Outcome(ToolResult())
+    if isinstance(value, str):
+        return Outcome(ToolResult(content=[TextContent(text=value)]))
+    if not isinstance(value, ToolResult):
+        return failure(f"The tool {tool.name} returned {type(value).__name__} where a ToolResult was expected; its work may have been done.")
+    content = cast("list[Any] | None", value.content)
+    if content is None:
+        return Outcome(msgspec.structs.replace(value, content=[]))
+    for block in content:
+        if not isinstance(block, (TextContent, ImageContent)):
+            return failure(f"The tool {tool.name} returned a {type(block).__name__} as content; only text and images are allowed.")
+    return Outcome(value)
+
+
+# ---------------------------------------------------------------------------------------------------- finalise
+
+
+async def finalise(outcome: Outcome, after: After, *, cut: Callable[[], bool] | None = None) -> Outcome:
+    """Ask the after hook and apply its patch; a hook that raises makes the result an error. None fields never erase.
+
+    If the call is cut off while the hook runs, the tool's own outcome stands.
+    """
+    try:
+        patch = await call_hook(after, outcome)
+    except asyncio.CancelledError:
+        if cut is not None and cut():
+            return outcome
+        raise
+    except Exception as error:
+        return failure(f"The tool ran, but the check after it failed ({error_text(error)}).")
+    if patch is None:
+        return outcome
+    result = outcome.result
+    return Outcome(
+        ToolResult(
+            content=result.content if patch.content is None else patch.content,
+            details=result.details if patch.details is None else patch.details,
+            terminate=result.terminate if patch.terminate is None else patch.terminate,
+            usage=result.usage if patch.usage is None else patch.usage,
+        ),
+        is_error=outcome.is_error if patch.is_error is None else patch.is_error,
+        cut=outcome.cut,
+    )

@@ -1,0 +1,197 @@
+"""One assistant response: ask a model once and stream the answer. A provider's fault is a settled message, never an exception."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from laneway.abort import AbortSignal
+from laneway.events import AssistantEvent, BlockEvent, StreamDone, StreamError, StreamStart
+from laneway.llm._writer import PartialMessage, describe, kind_of
+from laneway.llm.base import Model, ProviderFailure, StreamFn, StreamOptions, Transcript
+from laneway.messages import AssistantMessage, ErrorInfo, ToolCall
+
+OnEvent: TypeAlias = Callable[[StreamStart | BlockEvent], Awaitable[None]]
+logger = logging.getLogger("laneway")
+
+STREAM_ABORT_GRACE = 1.0  # seconds that a stream has, after an abort, to end by itself with what it got
+
+
+async def respond(
+    model: Model, transcript: Transcript, options: StreamOptions, *, stream_fn: StreamFn, on_event: OnEvent
+) -> AssistantMessage:
+    """Ask `model` once; return the final message, whose `stop_reason` is never "pending".
+
+    `on_event` is awaited for the start and each block event, in order; the next event is not read before it returns.
+    Whatever goes wrong on the provider's side (an exception, an end without a terminal event) keeps the text streamed so far and settles
+    with `stop_reason="error"`, or "aborted" if `options.signal` is set by then. On an already aborted signal no request is made. A stream
+    that ignores the signal is cut off after a grace of 1 s.
+
+    Raises:
+        Exception: what `on_event` raises.
+        asyncio.CancelledError: the calling task was cancelled; the stream is closed.
+    """
+    signal = options.signal
+    if signal is not None and signal.aborted:
+        return _settle(_empty(model), ProviderFailure(_abort_text(signal)), signal)
+    pull = _Pull(signal)
+    last: AssistantMessage = _empty(model)
+    stream: Any = None
+    try:
+        try:
+            stream = await pull.run(_open(stream_fn, model, transcript, options))
+            events = cast("AsyncIterator[AssistantEvent]", stream.__aiter__())
+        except Exception as error:
+            return _settle(last, error, signal)
+        while True:
+            try:
+                event = await pull.next(events)
+            except StopAsyncIteration:
+                return _settle(last, ProviderFailure("the stream ended without a terminal event", kind="incomplete"), signal)
+            except Exception as error:
+                return _settle(last, error, signal)
+            kind = type(event)
+            if kind is StreamDone or kind is StreamError:
+                return _final(cast("StreamDone | StreamError", event).message, signal)
+            last = cast("StreamStart | BlockEvent", event).partial
+            await on_event(cast("StreamStart | BlockEvent", event))
+    finally:
+        pull.close()
+        if stream is not None and hasattr(stream, "aclose"):
+            await _close(stream)
+
+
+async def _open(stream_fn: StreamFn, model: Model, transcript: Transcript, options: StreamOptions) -> Any:
+    stream = stream_fn(model, transcript, options)
+    if hasattr(stream, "__await__") and not hasattr(stream, "__aiter__"):
+        return await cast("Awaitable[Any]", stream)
+    return stream
+
+
+async def _close(stream: Any) -> None:
+    try:
+        await stream.aclose()
+    except Exception:
+        logger.warning("closing a response stream failed", exc_info=True)
+
+
+class _Pull:
+    """Awaits on a stream; after an abort and a grace the await is cancelled. Costs two attribute writes per event."""
+
+    __slots__ = ("_cut", "_detach", "_expired", "_loop", "_signal", "_task", "_timer", "_waiting")
+
+    def __init__(self, signal: AbortSignal | None) -> None:
+        self._signal = signal
+        self._waiting = self._cut = self._expired = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._detach = None if signal is None else signal.on_abort(lambda: void(self._loop.call_soon_threadsafe(self._arm)))
+
+    def _arm(self) -> None:
+        if self._detach is not None:
+            self._timer = self._loop.call_later(STREAM_ABORT_GRACE, self._expire)
+
+    def _expire(self) -> None:
+        self._expired = True
+        if self._waiting and self._task is not None:
+            self._cut = True
+            self._task.cancel()
+
+    async def next(self, events: AsyncIterator[AssistantEvent]) -> AssistantEvent:
+        return await self.run(events.__anext__())
+
+    async def run(self, step: Awaitable[Any]) -> Any:
+        if self._expired:
+            getattr(step, "close", lambda: None)()
+            raise self._abandoned()
+        self._waiting = True
+        try:
+            return await step
+        except asyncio.CancelledError:
+            if self._cut and self._task is not None and self._task.uncancel() == 0:
+                raise self._abandoned() from None
+            raise
+        finally:
+            self._waiting = False
+
+    def _abandoned(self) -> ProviderFailure:
+        assert self._signal is not None
+        return ProviderFailure(_abort_text(self._signal))
+
+    def close(self) -> None:
+        if self._detach is not None:
+            self._detach()
+            self._detach = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def void(_: object) -> None:
+    """Drop a value where a callback must return None."""
+
+
+def _abort_text(signal: AbortSignal) -> str:
+    return "aborted" if signal.reason is None else f"aborted: {signal.reason}"
+
+
+def _empty(model: Model) -> AssistantMessage:
+    return AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id, stop_reason="pending")
+
+
+def _plain(message: AssistantMessage) -> AssistantMessage:
+    return copy.copy(message) if isinstance(message, PartialMessage) else message
+
+
+def _settle(message: AssistantMessage, error: BaseException, signal: AbortSignal | None) -> AssistantMessage:
+    """Return what had arrived as a message that says why there is no more."""
+    aborted = signal is not None and signal.aborted
+    info = error.info if isinstance(error, ProviderFailure) else ErrorInfo(kind=kind_of(error))
+    return _final(
+        msgspec.structs.replace(
+            _plain(message), stop_reason="aborted" if aborted else "error", error_message=describe(error), error=None if aborted else info
+        ),
+        signal,
+    )
+
+
+def _final(message: AssistantMessage, signal: AbortSignal | None) -> AssistantMessage:
+    """Make a provider's last word one that the engines can rely on: settled, with an error text, with distinct call ids."""
+    message = _plain(message)
+    if message.stop_reason == "pending":
+        message = msgspec.structs.replace(
+            message, stop_reason="error", error_message=message.error_message or "the provider ended the response without a stop reason"
+        )
+    if message.stop_reason == "error" and signal is not None and signal.aborted:
+        message = msgspec.structs.replace(message, stop_reason="aborted")
+    if message.stop_reason in ("error", "aborted") and not message.error_message:
+        text = "aborted" if message.stop_reason == "aborted" else "the provider gave no reason"
+        message = msgspec.structs.replace(message, error_message=text)
+    return _distinct_ids(message)
+
+
+def _distinct_ids(message: AssistantMessage) -> AssistantMessage:
+    """Give calls that share an id, or have none, ids of their own: a result names its call by id."""
+    calls = message.tool_calls
+    if len({call.id for call in calls} - {""}) == len(calls):
+        return message
+    taken = {call.id for call in calls}
+    seen: set[str] = {""}
+    content: list[Any] = []
+    for index, block in enumerate(message.content):
+        if isinstance(block, ToolCall) and block.id in seen:
+            number, base = 2, block.id or f"call_{index}"
+            new = base if base not in taken and base not in seen else f"{base}_{number}"
+            while new in taken or new in seen:
+                number += 1
+                new = f"{base}_{number}"
+            block = msgspec.structs.replace(block, id=new)
+        if isinstance(block, ToolCall):
+            seen.add(block.id)
+        content.append(block)
+    return msgspec.structs.replace(message, content=content)

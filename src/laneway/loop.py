@@ -1,0 +1,630 @@
+"""Layer 1: the loop. One stateless function: context, configuration and an event sink in; events and new messages out.
+
+It forgets everything when it returns. `_run_loop` is the whole algorithm; what it calls is named for what it does.
+
+Four entries: `agent_loop` and `agent_loop_continue` give an `EventStream` (order only, the run never waits for the consumer);
+`run_agent_loop` and `run_agent_loop_continue` await an `emit` callback for every event (a barrier).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct
+
+from laneway._effects.batch import Batch, fail_truncated, run_batch
+from laneway._effects.call_tools import After, Before, Outcome, Prepared, plain_args
+from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
+from laneway._effects.respond import respond
+from laneway._event_stream import EventStream
+from laneway.abort import AbortController, AbortSignal, abort_scope
+from laneway.errors import Aborted, LoopInputError
+from laneway.events import (
+    AgentEnd,
+    AgentEndReason,
+    AgentEvent,
+    AgentStart,
+    BlockEvent,
+    MessageEnd,
+    MessageStart,
+    MessageUpdate,
+    StreamStart,
+    TurnEnd,
+    TurnStart,
+)
+from laneway.llm._writer import describe
+from laneway.llm.base import Model, StreamFn, StreamOptions, ThinkingLevel, Transcript
+from laneway.messages import AgentMessage, AssistantMessage, ErrorInfo, Message, SystemMessage, ToolCall, ToolResult, ToolResultMessage
+from laneway.tools.base import AgentTool, ExecutionMode
+from laneway.transcript import Projection, ToolDeclarer
+
+__all__ = [
+    "AfterToolCall", "AgentContext", "BeforeToolCall", "Block", "CompletedTurn", "Continue", "End", "EventStream", "LoopConfig", "LoopLimits",
+    "PatchResult", "ReplaceArgs", "RequestContext", "RequestUpdate", "TurnUpdate", "agent_loop", "agent_loop_continue", "run_agent_loop",
+    "run_agent_loop_continue",
+]  # fmt: skip
+
+MAX_REPEATED_TRUNCATIONS = 3  # the same calls cut off by the output limit this often in a row end the run
+CANCEL_GRACE = 10.0  # seconds that a run may take to settle after the task that awaits it was cancelled
+
+Emit: TypeAlias = Callable[[AgentEvent], "Awaitable[None] | None"]
+Poll: TypeAlias = Callable[[], "Awaitable[list[AgentMessage]] | list[AgentMessage]"]
+
+
+# ---------------------------------------------------------------------------------------------------- what goes in
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentContext:
+    """The transcript, and the tools that can be executed. What the model may call is declared by the transcript's system messages."""
+
+    messages: list[AgentMessage] = field(default_factory=list[AgentMessage])
+    tools: list[AgentTool] = field(default_factory=list[AgentTool])
+
+
+class LoopLimits(Struct, kw_only=True, frozen=True):
+    """Bounds of a run, checked between turns: a batch is never cut, no call is left without a result. `deadline` is seconds from the start."""
+
+    max_turns: int | None = None
+    max_tool_calls: int | None = None
+    max_output_tokens: int | None = None
+    max_cost: float | None = None
+    deadline: float | None = None
+
+
+class CompletedTurn(Struct, kw_only=True, frozen=True):
+    """A finished turn: `context` is the live running context, `new_messages` all that the run added so far."""
+
+    message: AssistantMessage
+    tool_results: list[ToolResultMessage]
+    context: AgentContext
+    new_messages: list[AgentMessage]
+
+
+class RequestContext(Struct, kw_only=True, frozen=True):
+    """What the next request will be made from."""
+
+    context: AgentContext
+    model: Model
+    thinking_level: ThinkingLevel
+
+
+class RequestUpdate(Struct, kw_only=True, frozen=True):
+    """Answer of `prepare_request`; None keeps what is there, anything else stays for later turns too."""
+
+    context: AgentContext | None = None
+    model: Model | None = None
+    thinking_level: ThinkingLevel | None = None
+
+
+class TurnUpdate(Struct, kw_only=True, frozen=True):
+    """Answer of `prepare_next_turn`; `messages` are added before what was queued. None keeps what is there."""
+
+    context: AgentContext | None = None
+    messages: list[AgentMessage] | None = None
+    model: Model | None = None
+    thinking_level: ThinkingLevel | None = None
+
+
+class End(Struct, frozen=True):
+    """Answer of `finish_turn`: end the run after this turn; the queues are not looked at."""
+
+
+class Continue(Struct, frozen=True):
+    """Answer of `finish_turn`: make at least one more request. Any natural one (tool results, queued messages) satisfies it."""
+
+
+class BeforeToolCall(Struct, kw_only=True, frozen=True):
+    """`args` are the validated arguments as JSON data; `tool_call` is the model's own call."""
+
+    assistant_message: AssistantMessage
+    tool_call: ToolCall
+    args: Any
+    context: AgentContext
+
+
+class AfterToolCall(Struct, kw_only=True, frozen=True):
+    """A call that ran, with its result before any patch."""
+
+    assistant_message: AssistantMessage
+    tool_call: ToolCall
+    args: Any
+    result: ToolResult
+    is_error: bool
+    context: AgentContext
+
+
+@dataclass(slots=True, kw_only=True)
+class LoopConfig:
+    """How a run behaves. Every hook may be sync or async; none can skip a turn, reorder calls or go back.
+
+    `transform_context(messages)` and `convert_to_llm(messages)` shape one request without touching the transcript; `get_api_key(provider)` is
+    asked before each request and falls back to `stream_options.api_key`. `batch_interrupt()` gives the signal that stops the batch about to run.
+    """
+
+    model: Model
+    thinking_level: ThinkingLevel = "off"
+    stream_options: StreamOptions = field(default_factory=StreamOptions)
+    convert_to_llm: Callable[[list[AgentMessage]], Awaitable[list[Message]] | list[Message]] | None = None
+    transform_context: Callable[[list[AgentMessage]], Awaitable[list[AgentMessage]] | list[AgentMessage]] | None = None
+    get_api_key: Callable[[str], Awaitable[str | None] | str | None] | None = None
+    prepare_request: Callable[[RequestContext, AbortSignal], Awaitable[RequestUpdate | None] | RequestUpdate | None] | None = None
+    prepare_next_turn: Callable[[CompletedTurn, AbortSignal], Awaitable[TurnUpdate | None] | TurnUpdate | None] | None = None
+    finish_turn: Callable[[CompletedTurn, AbortSignal], Awaitable[End | Continue | None] | End | Continue | None] | None = None
+    get_steering_messages: Poll | None = None
+    get_follow_up_messages: Poll | None = None
+    tool_execution: ExecutionMode = "parallel"
+    before_tool_call: Callable[[BeforeToolCall, AbortSignal], Awaitable[Block | ReplaceArgs | None] | Block | ReplaceArgs | None] | None = None
+    after_tool_call: Callable[[AfterToolCall, AbortSignal], Awaitable[PatchResult | None] | PatchResult | None] | None = None
+    tool_abort_grace: float = 0.5
+    limits: LoopLimits | None = None
+    batch_interrupt: Callable[[], AbortSignal] | None = None
+
+
+# ---------------------------------------------------------------------------------------------------- entries
+
+
+def agent_loop(
+    prompts: Sequence[AgentMessage],
+    context: AgentContext,
+    config: LoopConfig,
+    *,
+    signal: AbortSignal | None = None,
+    stream_fn: StreamFn | None = None,
+) -> EventStream[AgentEvent, list[AgentMessage]]:
+    """Run `prompts` on a copy of `context` and return the stream of events; its result is all new messages, prompts included.
+
+    Order only: the run is in a task of its own and never waits for the consumer. Abandoning the stream aborts the run.
+    """
+    return _stream(list(prompts), context, config, signal, stream_fn)
+
+
+def agent_loop_continue(
+    context: AgentContext, config: LoopConfig, *, signal: AbortSignal | None = None, stream_fn: StreamFn | None = None
+) -> EventStream[AgentEvent, list[AgentMessage]]:
+    """Go on from `context` as it is; otherwise like `agent_loop`.
+
+    Raises:
+        LoopInputError: no messages, only system messages, or the last one is an assistant message. Raised by the call itself.
+    """
+    _check_can_continue(context)
+    return _stream([], context, config, signal, stream_fn)
+
+
+async def run_agent_loop(
+    prompts: Sequence[AgentMessage],
+    context: AgentContext,
+    config: LoopConfig,
+    emit: Emit,
+    *,
+    signal: AbortSignal | None = None,
+    stream_fn: StreamFn | None = None,
+) -> list[AgentMessage]:
+    """Run `prompts` on a copy of `context`; return all new messages, prompts included.
+
+    A barrier: every `emit` (sync or async) is awaited before the loop goes on. Cancelling the calling task aborts the run, waits until it
+    has settled (`agent_end` included) and then raises `CancelledError`.
+
+    Raises:
+        Exception: what `emit`, `finish_turn` or `prepare_next_turn` raises; a provider's or tool's fault never is.
+    """
+    with AbortController(signal) as controller:
+        return await settle_on_cancel(_run_loop(_Run(list(prompts), context, config, _as_async(emit), controller.signal, stream_fn)), controller)
+
+
+async def run_agent_loop_continue(
+    context: AgentContext, config: LoopConfig, emit: Emit, *, signal: AbortSignal | None = None, stream_fn: StreamFn | None = None
+) -> list[AgentMessage]:
+    """Go on from `context` as it is; otherwise like `run_agent_loop`.
+
+    Raises:
+        LoopInputError: no messages, only system messages, or the last one is an assistant message.
+    """
+    _check_can_continue(context)
+    return await run_agent_loop([], context, config, emit, signal=signal, stream_fn=stream_fn)
+
+
+async def run_in_loop(
+    prompts: Sequence[AgentMessage],
+    context: AgentContext,
+    config: LoopConfig,
+    emit: Callable[[AgentEvent], Awaitable[None]],
+    *,
+    signal: AbortSignal,
+    stream_fn: StreamFn | None,
+) -> list[AgentMessage]:
+    """`run_agent_loop` for an owner, like `Agent`, that has a task and an abort controller of its own for the run."""
+    return await _run_loop(_Run(list(prompts), context, config, emit, signal, stream_fn))
+
+
+def _stream(
+    prompts: list[AgentMessage], context: AgentContext, config: LoopConfig, signal: AbortSignal | None, stream_fn: StreamFn | None
+) -> EventStream[AgentEvent, list[AgentMessage]]:
+    controller = AbortController(signal)
+    copied = AgentContext(messages=list(context.messages), tools=list(context.tools))
+
+    async def produce(put: Callable[[AgentEvent], Awaitable[None]]) -> list[AgentMessage]:
+        with controller:
+            return await settle_on_cancel(_run_loop(_Run(prompts, copied, config, put, controller.signal, stream_fn)), controller)
+
+    return EventStream(produce, controller)
+
+
+def _check_can_continue(context: AgentContext) -> None:
+    conversation = [message for message in context.messages if not isinstance(message, SystemMessage)]
+    if not conversation:
+        raise LoopInputError("cannot continue: the context has no messages to answer; start with a prompt")
+    if isinstance(context.messages[-1], AssistantMessage):
+        raise LoopInputError("cannot continue: the last message is the assistant's own; add a user message first")
+
+
+def _as_async(emit: Emit) -> Callable[[AgentEvent], Awaitable[None]]:
+    if inspect.iscoroutinefunction(emit):
+        return cast("Callable[[AgentEvent], Awaitable[None]]", emit)
+
+    async def emit_and_wait(event: AgentEvent) -> None:
+        done = emit(event)
+        if done is not None:
+            await done
+
+    return emit_and_wait
+
+
+async def settle_on_cancel(run: Any, controller: AbortController, grace: float = CANCEL_GRACE) -> Any:
+    """Await `run` in a task of its own, so that cancelling the caller aborts it instead of tearing it apart half-way.
+
+    The cancellation is raised again once the run has settled, or after `grace` seconds, or at a second cancellation.
+    """
+    task = asyncio.ensure_future(run)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            controller.abort("the task that awaited the run was cancelled")
+            try:
+                await asyncio.wait([task], timeout=grace)
+            finally:
+                if not task.done():
+                    task.cancel()
+        if task.done() and not task.cancelled():
+            task.exception()  # the cancellation is what the caller asked for; the run's own error would hide it
+        raise
+
+
+# ---------------------------------------------------------------------------------------------------- the loop
+
+
+async def _run_loop(run: _Run) -> list[AgentMessage]:
+    """The algorithm. Two nested loops: the inner one answers tool results and steering, the outer one exists for follow-ups."""
+    await run.emit(AgentStart())
+    await run.emit(TurnStart())
+    await run.add(run.prompts)
+    pending = await run.poll_steering()  # A: typed while waiting
+    turn: CompletedTurn | None = None
+    results: list[ToolResultMessage] = []
+    wanted = False
+    while True:
+        more = True
+        while more or pending:
+            if turn is not None:
+                pending = await run.prepare_next_turn(turn, pending)
+                if run.raised is not None:
+                    await run.add(pending)  # taken from a queue already: it must not be lost
+                    return await run.end("error")
+                pending = pending or await run.poll_steering()  # B: preparation may have taken long
+                await run.emit(TurnStart())
+            await run.add(pending)
+            pending = []
+            message = await run.respond()
+            if message.stop_reason in ("error", "aborted"):  # exit 1
+                await run.finish_turn(message, [])
+                return await run.end("aborted" if message.stop_reason == "aborted" else "error")
+            results, more = await run.call_tools(message)
+            turn, decision = await run.finish_turn(message, results)
+            if (reason := run.must_end(decision, turn, more)) is not None:  # exit 3, and what cannot go on
+                return await run.end(reason)
+            pending = await run.poll_steering()  # C
+            wanted = isinstance(decision, Continue) and not more and not pending
+            more = more or run.failed
+        pending = await run.poll_follow_up()  # the only place
+        if not pending and not wanted and not run.failed:  # D: else exactly one more request with the same context
+            return await run.end(natural_end(results))  # exits 2 and 4
+
+
+def natural_end(results: list[ToolResultMessage]) -> AgentEndReason:
+    """Why a run ends that has nothing left to do: after a batch, all its results agreed to terminate."""
+    return "terminated" if results else "stop"
+
+
+class _Run:
+    """The local variables of one run and the steps that `_run_loop` is told in."""
+
+    def __init__(
+        self,
+        prompts: list[AgentMessage],
+        context: AgentContext,
+        config: LoopConfig,
+        emit: Callable[[AgentEvent], Awaitable[None]],
+        signal: AbortSignal,
+        stream_fn: StreamFn | None,
+    ) -> None:
+        self.prompts = prompts
+        self.emit = emit
+        self.raised: Exception | None = None  # of finish_turn or prepare_next_turn: raised once agent_end is out
+        self._failure: Exception | None = None  # of a poll: the next response settles as an error
+        self._context = AgentContext(messages=list(context.messages), tools=list(context.tools))
+        self._config = config
+        self._signal = signal
+        self._stream_fn = stream_fn
+        self._model = config.model
+        self._thinking_level: ThinkingLevel = config.thinking_level
+        self._new: list[AgentMessage] = []
+        self._declarer, self._projection = ToolDeclarer(), Projection()
+        self._limits = _LimitCounter(config.limits)
+        self._partial: AssistantMessage | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a poll raised: one more turn reports it."""
+        return self._failure is not None
+
+    # -- messages
+
+    async def add(self, messages: list[AgentMessage]) -> None:
+        """Put messages into the transcript, with a system message where the tools changed."""
+        context = self._context
+        for message in self._declarer.declare(context.messages, context.tools, messages):
+            await self.emit(MessageStart(message=message))
+            context.messages.append(message)
+            self._new.append(message)
+            await self.emit(MessageEnd(message=message))
+
+    async def poll_steering(self) -> list[AgentMessage]:
+        return await self._poll(self._config.get_steering_messages)
+
+    async def poll_follow_up(self) -> list[AgentMessage]:
+        return await self._poll(self._config.get_follow_up_messages)
+
+    async def _poll(self, poll: Poll | None) -> list[AgentMessage]:
+        if poll is None or self._signal.aborted or self._failure is not None:
+            return []
+        try:
+            return list(await call_hook(poll) or ())
+        except Exception as error:
+            self._failure = error
+            return []
+
+    # -- one response
+
+    async def respond(self) -> AssistantMessage:
+        """Make one request and put the response into the transcript; whatever goes wrong is an error message there."""
+        try:
+            async with abort_scope(self._signal):
+                transcript, options = await self._request()
+        except Aborted as error:
+            final = self._broken("aborted", error)
+        except Exception as error:
+            final = self._broken("aborted" if self._signal.aborted else "error", error)
+        else:
+            final = await respond(self._model, transcript, options, stream_fn=self._stream_fn or _default_stream_fn(), on_event=self._on_stream_event)
+        return await self._close_message(final)
+
+    async def _request(self) -> tuple[Transcript, StreamOptions]:
+        config, signal = self._config, self._signal
+        if self._failure is not None:
+            raise self._failure
+        if config.prepare_request is not None:
+            request = RequestContext(context=self._context, model=self._model, thinking_level=self._thinking_level)
+            update = await call_hook(config.prepare_request, request, signal)
+            if update is not None:
+                self._apply(update)
+        messages = self._context.messages
+        if config.transform_context is not None:
+            messages = await call_hook(config.transform_context, list(messages))
+        if config.convert_to_llm is not None:
+            messages = cast("list[AgentMessage]", await call_hook(config.convert_to_llm, list(messages)))
+        transcript = Transcript(messages=self._projection.project(messages))
+        key = None if config.get_api_key is None else await call_hook(config.get_api_key, self._model.provider)
+        reasoning = None if self._thinking_level == "off" else self._thinking_level
+        options = msgspec.structs.replace(config.stream_options, signal=signal, reasoning=reasoning, api_key=key or config.stream_options.api_key)
+        return transcript, options
+
+    def _apply(self, update: RequestUpdate | TurnUpdate) -> None:
+        if update.context is not None:
+            self._context = AgentContext(messages=list(update.context.messages), tools=list(update.context.tools))
+        self._model = update.model or self._model
+        self._thinking_level = update.thinking_level or self._thinking_level
+
+    def _broken(self, stop_reason: Any, error: Exception) -> AssistantMessage:
+        model = self._model
+        return AssistantMessage(
+            content=[], api=model.api, provider=model.provider, model=model.id, stop_reason=stop_reason, error_message=describe(error),
+            error=None if stop_reason == "aborted" else ErrorInfo(kind="configuration"),
+        )  # fmt: skip
+
+    def _on_stream_event(self, event: StreamStart | BlockEvent) -> Awaitable[None]:
+        if self._partial is not None and type(event) is not StreamStart:
+            return self.emit(MessageUpdate(message=event.partial, event=cast(BlockEvent, event)))
+        return self._open_message(event)
+
+    async def _open_message(self, event: StreamStart | BlockEvent) -> None:
+        if self._partial is None:
+            self._partial = event.partial
+            self._context.messages.append(event.partial)  # hooks and listeners see the answer grow
+            await self.emit(MessageStart(message=event.partial))
+        if type(event) is not StreamStart:
+            await self.emit(MessageUpdate(message=event.partial, event=cast(BlockEvent, event)))
+
+    async def _close_message(self, final: AssistantMessage) -> AssistantMessage:
+        messages = self._context.messages
+        if self._partial is None:
+            await self.emit(MessageStart(message=final))
+        elif messages and messages[-1] is self._partial:
+            messages.pop()
+        self._partial = None
+        messages.append(final)
+        self._new.append(final)
+        self._limits.count(final)
+        await self.emit(MessageEnd(message=final))
+        return final
+
+    # -- its tool calls
+
+    async def call_tools(self, message: AssistantMessage) -> tuple[list[ToolResultMessage], bool]:
+        """Give every call of the response a result; return them, and whether the model has something to answer."""
+        calls = message.tool_calls
+        results: list[ToolResultMessage] = []
+        if not calls:
+            return results, False
+
+        def keep(result: ToolResultMessage) -> None:
+            results.append(result)
+            self._context.messages.append(result)
+            self._new.append(result)
+
+        batch = self._batch(message, calls, keep)
+        if message.stop_reason == "length":
+            await fail_truncated(batch, self.emit)
+            self._limits.truncated(calls)
+            return results, True
+        self._limits.truncated(None)
+        return results, not await run_batch(batch, self.emit)
+
+    def _batch(self, message: AssistantMessage, calls: list[ToolCall], keep: Callable[[ToolResultMessage], None]) -> Batch:
+        config, context, signal = self._config, self._context, self._signal
+
+        def before(call: ToolCall) -> Before:
+            assert config.before_tool_call is not None
+            hook = config.before_tool_call
+            return lambda args: hook(BeforeToolCall(assistant_message=message, tool_call=call, args=args, context=context), signal)
+
+        def after(call: ToolCall, ready: Prepared) -> After:
+            assert config.after_tool_call is not None
+            hook, args = config.after_tool_call, plain_args(ready.args)
+
+            def ask(outcome: Outcome) -> Any:
+                event = AfterToolCall(
+                    assistant_message=message, tool_call=call, args=args, result=outcome.result, is_error=outcome.is_error, context=context
+                )
+                return hook(event, signal)
+
+            return ask
+
+        return Batch(
+            calls=calls,
+            tools={tool.name: tool for tool in context.tools},
+            signal=signal,
+            interrupt=None if config.batch_interrupt is None else config.batch_interrupt(),
+            mode=config.tool_execution,
+            grace=config.tool_abort_grace,
+            before=None if config.before_tool_call is None else before,
+            after=None if config.after_tool_call is None else after,
+            on_result=keep,
+        )
+
+    # -- between turns
+
+    async def finish_turn(self, message: AssistantMessage, results: list[ToolResultMessage]) -> tuple[CompletedTurn, End | Continue | None]:
+        """Ask `finish_turn` and close the turn. What the hook raises ends the run after this turn."""
+        turn = CompletedTurn(message=message, tool_results=results, context=self._context, new_messages=self._new)
+        decision = None
+        if self._config.finish_turn is not None:
+            try:
+                async with abort_scope(None if self._signal.aborted else self._signal):
+                    decision = await call_hook(self._config.finish_turn, turn, self._signal)
+            except Aborted:
+                pass
+            except Exception as error:
+                self.raised = error
+        await self.emit(TurnEnd(message=message, tool_results=results))
+        return turn, decision
+
+    async def prepare_next_turn(self, turn: CompletedTurn, pending: list[AgentMessage]) -> list[AgentMessage]:
+        """Ask `prepare_next_turn`; return what it adds, then what was pending."""
+        hook = self._config.prepare_next_turn
+        if hook is None or self._failure is not None or self._signal.aborted:
+            return pending
+        try:
+            async with abort_scope(self._signal):
+                update = await call_hook(hook, turn, self._signal)
+        except Aborted:
+            return pending
+        except Exception as error:
+            self.raised = error
+            return pending
+        if update is None:
+            return pending
+        self._apply(update)
+        return [*(update.messages or ()), *pending]
+
+    def must_end(self, decision: End | Continue | None, turn: CompletedTurn, more: bool) -> AgentEndReason | None:
+        """Why the run cannot go on after this turn, if it cannot; the queues are then left alone."""
+        goes_on = more or isinstance(decision, Continue)
+        if self.raised is not None:
+            return "error"
+        if self._signal.aborted:
+            return "aborted" if goes_on else natural_end(turn.tool_results)
+        if isinstance(decision, End):
+            return "ended"
+        if self._limits.reached() is not None:
+            return "limit" if goes_on else natural_end(turn.tool_results)
+        return None
+
+    async def end(self, reason: AgentEndReason) -> list[AgentMessage]:
+        """Close the run and return its new messages."""
+        limit = self._limits.reached() if reason == "limit" else None
+        await self.emit(AgentEnd(messages=list(self._new), reason=reason, limit=limit))
+        if self.raised is not None:
+            raise self.raised
+        return self._new
+
+
+class _LimitCounter:
+    """Counts what `LoopLimits` bounds, and responses that the output limit cut off again and again at the same calls."""
+
+    def __init__(self, limits: LoopLimits | None) -> None:
+        self._limits = limits or LoopLimits()
+        self._start = time.monotonic()
+        self._turns = self._calls = self._tokens = self._repeats = 0
+        self._cost = 0.0
+        self._cut: list[tuple[str, Any]] | None = None
+
+    def count(self, message: AssistantMessage) -> None:
+        self._turns += 1
+        self._calls += len(message.tool_calls)
+        self._tokens += message.usage.output
+        self._cost += message.usage.cost.total
+
+    def truncated(self, calls: list[ToolCall] | None) -> None:
+        cut = None if calls is None else [(call.name, copy.copy(call.arguments)) for call in calls]
+        self._repeats = 0 if cut is None else self._repeats + 1 if cut == self._cut else 1
+        self._cut = cut
+
+    def reached(self) -> str | None:
+        limits = self._limits
+        if self._repeats >= MAX_REPEATED_TRUNCATIONS:
+            return "repeated_truncation"
+        if limits.max_turns is not None and self._turns >= limits.max_turns:
+            return "max_turns"
+        if limits.max_tool_calls is not None and self._calls >= limits.max_tool_calls:
+            return "max_tool_calls"
+        if limits.max_output_tokens is not None and self._tokens >= limits.max_output_tokens:
+            return "max_output_tokens"
+        if limits.max_cost is not None and self._cost >= limits.max_cost:
+            return "max_cost"
+        if limits.deadline is not None and time.monotonic() - self._start >= limits.deadline:
+            return "deadline"
+        return None
+
+
+def _default_stream_fn() -> StreamFn:
+    from laneway.llm import get_default_stream_fn  # here, so that a loop with a stream_fn of its own loads no registry
+
+    return get_default_stream_fn()
