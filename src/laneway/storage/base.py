@@ -101,9 +101,14 @@ class UsageRow(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class InsertEntry(Struct, frozen=True, tag=True):
-    """Add an entry. Its parent must exist or come earlier in the same commit."""
+    """Add an entry. Its parent must exist or come earlier in the same commit.
+
+    With `keep_seq` the entry keeps its own `seq` and `timestamp`, as a fork's copies do; its seq must be above every
+    seq given before it (else `ValueError`), and the writes after it are numbered above it.
+    """
 
     entry: Entry
+    keep_seq: bool = False
 
 
 class InsertUsage(Struct, frozen=True, tag=True):
@@ -185,7 +190,7 @@ class BranchScan(Struct, kw_only=True, frozen=True):
     Applied in this order: stop (inclusively) at the first entry, walking from `start`, that matches `stop_at_type` or
     `stop_at_id`; keep only `type` and `custom_type`; order; the exclusive `cursor` (an entry's seq: newest_first gives
     what is below it, oldest_first what is above); `limit`.
-    An unknown `start` is a `StorageError`.
+    An unknown `start` is a `StorageError`; a limit that is not a positive whole number is a `ValueError`.
     """
 
     start: str
@@ -222,7 +227,10 @@ class Storage(Protocol):
     """A session's store. Every backend passes `laneway.testing.StorageConformance`.
 
     Commits are serialised in the order of their calls. Reads see what was committed when they were called. After
-    `close()` (idempotent; it waits for admitted commits) everything raises `StorageClosed`.
+    `close()` (idempotent; it waits for admitted commits) everything raises `StorageClosed`. What a read finds damaged
+    (a row that cannot be decoded, a cyclic or missing parent) is `StorageCorruption`.
+
+    Lone surrogates become U+FFFD wherever text is stored; in a namespace or key they do so before it is compared.
     """
 
     async def commit(self, writes: Sequence[Write]) -> CommitResult:
@@ -231,20 +239,53 @@ class Storage(Protocol):
         Raises:
             StorageCorruption: an id exists already, a parent is missing; nothing was written.
             TypeError: a value is not JSON-safe; the text names the path; nothing was written.
-            ValueError: an empty namespace, or NUL in a namespace or key; nothing was written.
+            ValueError: an empty namespace or id, or NUL in a namespace, key, id or custom type; nothing was written.
+            MessageError: a message still streams ("pending") or has an unregistered role; nothing was written.
             LeaseLost: another process took over; nothing was written.
         """
         ...
 
-    async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]: ...
-    async def get_value(self, namespace: str, key: str) -> StoredValue | None: ...
-    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]: ...
+    async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
+        """Return the entries that exist, by id, in the order asked for."""
+        ...
+
+    async def get_value(self, namespace: str, key: str) -> StoredValue | None:
+        """Return a cell, or None if it is absent (a cell that holds None is a `StoredValue`)."""
+        ...
+
+    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]:
+        """Return the cells of a namespace whose key begins with `key_prefix`, ordered by key (by code point)."""
+        ...
+
     async def read_list(
         self, namespace: str, key: str, *, after: int | None = None, order: SeqOrder = "asc", limit: int = DEFAULT_LIST_LIMIT
-    ) -> list[ListElement]: ...
-    async def scan_branch(self, scan: BranchScan) -> list[Entry]: ...
-    async def scan_branch_structure(self, scan: BranchScan) -> list[EntryNode]: ...
-    async def scan_entries(self, scan: EntryScan) -> list[Entry]: ...
-    async def scan_usage(self, scan: UsageScan) -> list[UsageRow]: ...
-    async def get_stats(self) -> SessionStats: ...
-    async def close(self) -> None: ...
+    ) -> list[ListElement]:
+        """Return elements of a list: those above the seq `after` ("asc") or below it ("desc"), at most `limit`.
+
+        A limit above `MAX_LIST_LIMIT` counts as that; one that is not a positive whole number is a `ValueError`.
+        """
+        ...
+
+    async def scan_branch(self, scan: BranchScan) -> list[Entry]:
+        """Return the entries of a path; see `BranchScan`."""
+        ...
+
+    async def scan_branch_structure(self, scan: BranchScan) -> list[EntryNode]:
+        """Return what `scan_branch` would, without payloads."""
+        ...
+
+    async def scan_entries(self, scan: EntryScan) -> list[Entry]:
+        """Return entries in the order of their seqs; see `EntryScan`."""
+        ...
+
+    async def scan_usage(self, scan: UsageScan) -> list[UsageRow]:
+        """Return ledger rows in the order of their seqs; see `UsageScan`."""
+        ...
+
+    async def get_stats(self) -> SessionStats:
+        """Return the totals, as maintained in every commit."""
+        ...
+
+    async def close(self) -> None:
+        """Wait for admitted commits, release what is held, refuse what comes later. Calling it again does nothing."""
+        ...

@@ -1,0 +1,535 @@
+"""How rows become bytes: the same bytes on every backend.
+
+`encode_commit` turns a whole commit into rows before a backend sees it. Everything is encoded, strictly decoded again and
+compared, so what is stored can be read, equals what was given, and shares nothing with the caller's objects. A payload
+is a JSON object as UTF-8 bytes (NUL inside text is the escape `\\u0000`), so a backend that keeps the bytes keeps all.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from laneway.errors import MessageError, StorageCorruption
+from laneway.messages import AgentMessage, AssistantMessage, Usage, clean_json, clean_text, decode_message, is_message, known_roles, role_of
+from laneway.storage._checks import address, identifier, label
+from laneway.storage.base import (
+    AppendList,
+    BranchSummaryEntry,
+    CompactionEntry,
+    CustomEntry,
+    DeleteList,
+    DeleteValue,
+    Entry,
+    EntryNode,
+    EntryType,
+    InsertEntry,
+    InsertUsage,
+    MessageEntry,
+    SessionStats,
+    SetValue,
+    UsageRow,
+    Write,
+)
+
+MAX_DEPTH = 300
+"""How deeply a payload may be nested: what every supported Python can decode, from wherever it is called."""
+
+# ---------------------------------------------------------------------------------------------------- encoded rows
+
+
+class EncodedEntry(Struct, frozen=True, gc=False):
+    """An entry as a backend keeps it. `seq` and `timestamp` are 0 until a commit gives them, unless they are kept."""
+
+    id: str
+    parent_id: str | None
+    type: EntryType
+    custom_type: str | None
+    payload: bytes
+    seq: int = 0
+    timestamp: int = 0
+
+    def stored(self, seq: int, timestamp: int) -> EncodedEntry:
+        """Return the row under the seq and time of its commit; a kept seq keeps its own time too."""
+        return EncodedEntry(self.id, self.parent_id, self.type, self.custom_type, self.payload, seq, self.timestamp if self.seq else timestamp)
+
+    def decode(self) -> Entry:
+        """Return the entry; `StorageCorruption` names it if its payload cannot be decoded."""
+        return decode_entry(self)
+
+    def node(self) -> EntryNode:
+        """Return the entry without its payload."""
+        return EntryNode(id=self.id, parent_id=self.parent_id, seq=self.seq, timestamp=self.timestamp, type=self.type, custom_type=self.custom_type)
+
+
+class EncodedUsage(Struct, frozen=True, gc=False):
+    """A ledger row as a backend keeps it; `usage` is the amount that the stats grow by."""
+
+    id: str
+    entry_id: str | None
+    payload: bytes
+    usage: Usage
+    seq: int = 0
+    timestamp: int = 0
+
+    def stored(self, seq: int, timestamp: int) -> EncodedUsage:
+        """Return the row under the seq and time of its commit."""
+        return EncodedUsage(self.id, self.entry_id, self.payload, self.usage, seq, timestamp)
+
+
+class EncodedValue(Struct, frozen=True, gc=False):
+    """Set a cell to the JSON `value`."""
+
+    namespace: str
+    key: str
+    value: bytes
+
+
+class EncodedElement(Struct, frozen=True, gc=False):
+    """Append the JSON `value` to a list."""
+
+    namespace: str
+    key: str
+    value: bytes
+
+
+EncodedWrite: TypeAlias = EncodedEntry | EncodedUsage | EncodedValue | EncodedElement | DeleteValue | DeleteList
+
+
+class EncodedCommit(Struct, frozen=True):
+    """A whole commit, validated and encoded."""
+
+    writes: list[EncodedWrite]
+
+    def number(self, next_seq: int) -> list[int]:
+        """Return one seq per write, strictly increasing from `next_seq`.
+
+        Raises:
+            ValueError: an entry that keeps its seq is not above all before it.
+        """
+        seqs: list[int] = []
+        for write in self.writes:
+            if isinstance(write, EncodedEntry) and write.seq:
+                if write.seq < next_seq:
+                    raise ValueError(f"entry {write.id!r} cannot keep the seq {write.seq}: the session is already at {next_seq - 1}")
+                next_seq = write.seq
+            seqs.append(next_seq)
+            next_seq += 1
+        return seqs
+
+    def stats_after(self, stats: SessionStats) -> SessionStats:
+        """Return the totals once this commit is added to `stats`."""
+        messages = stats.message_count
+        usage = stats.usage
+        for write in self.writes:
+            if isinstance(write, EncodedEntry):
+                messages += write.type == "message"
+            elif isinstance(write, EncodedUsage):
+                usage = usage + write.usage
+        return SessionStats(message_count=messages, usage=usage)
+
+
+# ---------------------------------------------------------------------------------------------------- payloads
+
+
+class _Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an entry or usage row holds beside its columns. Unknown fields are refused: formats change with `storage_version`."""
+
+
+class _MessagePayload(_Payload, frozen=True, kw_only=True):
+    message: Raw
+    terminate: bool = False
+
+
+class _CompactionPayload(_Payload, frozen=True, kw_only=True):
+    summary: str
+    retained_tail: list[Raw] = msgspec.field(default_factory=list[Raw])
+    tokens_before: int = 0
+    details: Any = None
+    usage: Usage | None = None
+    from_hook: bool = False
+
+
+class _BranchSummaryPayload(_Payload, frozen=True, kw_only=True):
+    from_id: str | None
+    summary: str
+    details: Any = None
+    usage: Usage | None = None
+    from_hook: bool = False
+
+
+class _CustomPayload(_Payload, frozen=True, kw_only=True):
+    data: Any = None
+
+
+class _UsagePayload(_Payload, frozen=True, kw_only=True):
+    usage: Usage
+    adjustment: bool = False
+    details: Any = None
+
+
+def _plain(value: Any) -> Any:
+    """Encode subclasses of JSON's scalars as what they are; what is not JSON becomes null and is found by the comparison."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else None
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+_decode_any = msgspec.json.Decoder[Any]().decode
+_decode_message_payload = msgspec.json.Decoder(_MessagePayload).decode
+_decode_compaction_payload = msgspec.json.Decoder(_CompactionPayload).decode
+_decode_branch_summary_payload = msgspec.json.Decoder(_BranchSummaryPayload).decode
+_decode_custom_payload = msgspec.json.Decoder(_CustomPayload).decode
+_decode_usage_payload = msgspec.json.Decoder(_UsagePayload).decode
+_decode_stats = msgspec.json.Decoder(SessionStats).decode
+_DECODE_ERRORS = (msgspec.DecodeError, MessageError, UnicodeDecodeError, RecursionError)
+
+# ---------------------------------------------------------------------------------------------------- encoding
+
+
+def encode_commit(writes: Sequence[Write]) -> EncodedCommit:
+    """Validate and encode a whole commit; the caller's objects may change afterwards.
+
+    Raises:
+        TypeError: something is not JSON-safe or not of the declared type; the text names the write and the path.
+        ValueError: a bad id, namespace, key or custom type.
+        MessageError: a message that is still "pending", or of an unregistered role.
+    """
+    return EncodedCommit([_encode_write(write, index) for index, write in enumerate(writes)])
+
+
+def _encode_write(write: Write, index: int) -> EncodedWrite:
+    match write:
+        case InsertEntry():
+            return _encode_entry(write.entry, keep_seq=write.keep_seq)
+        case SetValue():
+            namespace, key = address(write.namespace, write.key)
+            return EncodedValue(namespace, key, encode_json(write.value, f"value {namespace}/{key}"))
+        case InsertUsage():
+            return _encode_usage(write.row)
+        case AppendList():
+            namespace, key = address(write.namespace, write.key)
+            return EncodedElement(namespace, key, encode_json(write.value, f"list element {namespace}/{key}"))
+        case DeleteValue():
+            return DeleteValue(*address(write.namespace, write.key))
+        case DeleteList():
+            return DeleteList(*address(write.namespace, write.key))
+        case _:  # pyright: ignore[reportUnnecessaryComparison] - callers may be untyped
+            raise TypeError(f"write {index} of the commit is {type(write).__name__}, which is not a Write")
+
+
+def encode_json(value: Any, where: str) -> bytes:
+    """Encode a JSON value as compact UTF-8; lone surrogates become U+FFFD.
+
+    Raises:
+        TypeError: it is not JSON-safe (NaN, bytes, a set, a key that is not text …); the text is `where` and the path.
+    """
+    data = _encode(value, where, typed=False)
+    try:
+        same = _decode_any(data) == value
+    except (msgspec.DecodeError, RecursionError):
+        same = False
+    if not same:
+        _refuse_unsafe(value, where, typed=False)
+    _refuse_deep(data, where)
+    return data
+
+
+def _encode(value: Any, where: str, *, typed: bool) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        _refuse_unsafe(value, where, typed=typed)
+        return _encoder.encode(clean_json(msgspec.to_builtins(value, enc_hook=_plain)))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        _refuse_unsafe(value, where, typed=typed)
+        raise TypeError(f"{where} is not JSON-safe: {error}") from error
+
+
+def _encode_entry(entry: Entry, *, keep_seq: bool) -> EncodedEntry:
+    if not isinstance(entry, (MessageEntry, CompactionEntry, BranchSummaryEntry, CustomEntry)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"InsertEntry takes an entry, not {type(entry).__name__}")  # callers may be untyped
+    identifier(entry.id, "an entry's id")
+    if entry.parent_id is not None:
+        identifier(entry.parent_id, "an entry's parent_id")
+    if isinstance(entry, (MessageEntry, CompactionEntry)):
+        entry = _with_storable_messages(entry)
+    custom_type = label(entry.custom_type, "a custom_type") if isinstance(entry, CustomEntry) else None
+    if keep_seq and (type(entry.seq) is not int or entry.seq < 1 or type(entry.timestamp) is not int):
+        raise ValueError(f"entry {entry.id!r} cannot keep the seq {entry.seq!r}: it must be a positive whole number")
+    seq, timestamp = (entry.seq, entry.timestamp) if keep_seq else (0, 0)
+    where = f"entry {entry.id!r}"
+    row = EncodedEntry(entry.id, entry.parent_id, entry.type, custom_type, _entry_payload(entry, where), seq, timestamp)
+    _compare(entry, row, where)
+    return row
+
+
+def _with_storable_messages(entry: MessageEntry | CompactionEntry) -> MessageEntry | CompactionEntry:
+    """Refuse messages that no store takes, and take a live assistant message as it is at this moment."""
+    if isinstance(entry, MessageEntry):
+        message = _storable(entry.message, entry.id)
+        return entry if message is entry.message else msgspec.structs.replace(entry, message=message)
+    return msgspec.structs.replace(entry, retained_tail=[_storable(message, entry.id) for message in entry.retained_tail])
+
+
+def _storable(message: AgentMessage, entry_id: str) -> AgentMessage:
+    if not isinstance(message, AssistantMessage):
+        if is_message(message):
+            return message
+        role = role_of(message)
+        what = f"the role {role!r}" if role else f"{type(message).__name__}, which is no message"
+        raise MessageError(
+            f"entry {entry_id!r} holds {what}; known roles are {', '.join(known_roles())}: "
+            "give every custom message class to register_message() first (nothing was written)"
+        )
+    if message.stop_reason == "pending":
+        raise MessageError(f"entry {entry_id!r} holds an assistant message that still streams; store it once it has settled (nothing was written)")
+    return message if type(message) is AssistantMessage else copy.copy(message)
+
+
+def _entry_payload(entry: Entry, where: str) -> bytes:
+    match entry:
+        case MessageEntry():
+            fields: Struct = _MessagePayload(message=Raw(_encode(entry.message, f"{where}: message", typed=True)), terminate=entry.terminate)
+        case CompactionEntry():
+            fields = _CompactionPayload(
+                summary=entry.summary,
+                retained_tail=[Raw(_encode(message, f"{where}: retained_tail", typed=True)) for message in entry.retained_tail],
+                tokens_before=entry.tokens_before,
+                details=entry.details,
+                usage=entry.usage,
+                from_hook=entry.from_hook,
+            )
+        case BranchSummaryEntry():
+            fields = _BranchSummaryPayload(
+                from_id=entry.from_id, summary=entry.summary, details=entry.details, usage=entry.usage, from_hook=entry.from_hook
+            )
+        case CustomEntry():
+            fields = _CustomPayload(data=entry.data)
+    try:
+        return _encoder.encode(fields)
+    except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError):
+        _refuse_unsafe(entry, where)
+        return _encoder.encode(_clean_struct(fields))
+
+
+def _clean_struct(fields: Struct) -> Struct:
+    """Return the payload without lone surrogates; a `Raw` message in it has been cleaned already."""
+    cleaned = {name: _clean_field(getattr(fields, name)) for name in fields.__struct_fields__}
+    return type(fields)(**cleaned)
+
+
+def _clean_field(value: Any) -> Any:
+    return value if isinstance(value, (Raw, Struct)) else clean_json(value)
+
+
+def _compare(entry: Entry, row: EncodedEntry, where: str) -> None:
+    """Refuse an entry whose encoded form cannot be read back, or reads back as something else."""
+    as_given = EncodedEntry(row.id, row.parent_id, row.type, row.custom_type, row.payload, entry.seq, entry.timestamp)
+    try:
+        same = _decode_payload(as_given) == entry
+    except _DECODE_ERRORS as error:
+        _refuse_unsafe(entry, where)
+        raise TypeError(f"{where} cannot be stored, because it could not be read again: {error}") from error
+    if not same:
+        _refuse_unsafe(entry, where)
+    _refuse_deep(row.payload, where)
+
+
+def _encode_usage(row: UsageRow) -> EncodedUsage:
+    if not isinstance(row, UsageRow):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise TypeError(f"InsertUsage takes a UsageRow, not {type(row).__name__}")
+    identifier(row.id, "a usage row's id")
+    if row.entry_id is not None:
+        identifier(row.entry_id, "a usage row's entry_id")
+    where = f"usage row {row.id!r}"
+    fields = _UsagePayload(usage=row.usage, adjustment=row.adjustment, details=row.details)
+    try:
+        payload = _encoder.encode(fields)
+    except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError):
+        _refuse_unsafe(row, where)
+        payload = _encoder.encode(_clean_struct(fields))
+    try:
+        read = _decode_usage_payload(payload)
+    except _DECODE_ERRORS as error:
+        _refuse_unsafe(row, where)
+        raise TypeError(f"{where} cannot be stored, because it could not be read again: {error}") from error
+    if read != fields:
+        _refuse_unsafe(row, where)
+    _refuse_deep(payload, where)
+    return EncodedUsage(row.id, row.entry_id, payload, read.usage)
+
+
+# ---------------------------------------------------------------------------------------------------- what is not JSON
+
+
+def _refuse_unsafe(value: Any, where: str, *, typed: bool = True) -> None:
+    """Raise the `TypeError` that names the first thing in `value` that is not JSON; return if there is none."""
+    try:
+        found = _find_unsafe(value, "$", structs=typed, depth=0)
+    except RecursionError:
+        found = "$", f"nested more than {MAX_DEPTH} deep, or contains itself"
+    if found is not None:
+        raise TypeError(f"{where} is not JSON-safe at {clean_text(found[0])}: {found[1]} (nothing was written)")
+
+
+def _refuse_deep(data: bytes, where: str) -> None:
+    """Raise the `TypeError` for JSON nested more than `MAX_DEPTH` deep."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
+    level: list[Any] = [_decode_any(data)]
+    for _ in range(MAX_DEPTH + 1):
+        children = (item.values() if type(item) is dict else item for item in level)
+        level = [child for group in children for child in group if type(child) is dict or type(child) is list]
+        if not level:
+            return
+    raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep (nothing was written)")
+
+
+def _find_unsafe(value: Any, path: str, *, structs: bool, depth: int) -> tuple[str, str] | None:
+    """Return the path and description of the first unsafe thing. `structs`: typed objects may stand here."""
+    if depth > MAX_DEPTH:
+        return path, f"nested more than {MAX_DEPTH} deep, or contains itself"
+    match value:
+        case None | bool() | str() | int():
+            return None
+        case float():
+            return None if math.isfinite(value) else (path, f"{value} is not a JSON number")
+        case dict():
+            return _find_in_dict(cast("dict[Any, Any]", value), path, depth)
+        case list() | tuple():
+            items = enumerate(cast("Sequence[Any]", value))
+            found = (_find_unsafe(item, f"{path}[{i}]", structs=structs, depth=depth + 1) for i, item in items)
+            return next((f for f in found if f is not None), None)
+        case Struct() if structs:
+            return _find_in_struct(value, path, depth)
+        case _:
+            return path, f"{type(value).__name__} is not JSON"
+
+
+def _find_in_dict(value: dict[Any, Any], path: str, depth: int) -> tuple[str, str] | None:
+    for key, item in value.items():
+        if not isinstance(key, str):
+            return path, f"the key {key!r} is {type(key).__name__}, not text"
+        found = _find_unsafe(item, f"{path}.{key}", structs=False, depth=depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _find_in_struct(value: Struct, path: str, depth: int) -> tuple[str, str] | None:
+    open_fields = _any_fields(type(value))
+    for name in value.__struct_fields__:
+        found = _find_unsafe(getattr(value, name), f"{path}.{name}", structs=name not in open_fields, depth=depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+@lru_cache(maxsize=256)
+def _any_fields(cls: type[Struct]) -> frozenset[str]:
+    """Return the fields of a struct that hold plain JSON (declared `Any`), where no typed object may stand."""
+    return frozenset(field.name for field in msgspec.structs.fields(cls) if field.type is Any)
+
+
+# ---------------------------------------------------------------------------------------------------- decoding
+
+
+def decode_entry(row: EncodedEntry) -> Entry:
+    """Decode a stored entry, strictly.
+
+    Raises:
+        StorageCorruption: the payload is not what an entry of its type holds; the text names the entry and the place.
+    """
+    try:
+        return _decode_payload(row)
+    except _DECODE_ERRORS as error:
+        raise StorageCorruption(f"entry {row.id!r} (seq {row.seq}) cannot be decoded: {error}") from error
+
+
+def _decode_payload(row: EncodedEntry) -> Entry:
+    id, parent_id, seq, timestamp = row.id, row.parent_id, row.seq, row.timestamp
+    match row.type:
+        case "message":
+            m = _decode_message_payload(row.payload)
+            message = decode_message(bytes(m.message))
+            return MessageEntry(id=id, parent_id=parent_id, seq=seq, timestamp=timestamp, message=message, terminate=m.terminate)
+        case "compaction":
+            c = _decode_compaction_payload(row.payload)
+            return CompactionEntry(
+                id=id,
+                parent_id=parent_id,
+                seq=seq,
+                timestamp=timestamp,
+                summary=c.summary,
+                retained_tail=[decode_message(bytes(raw)) for raw in c.retained_tail],
+                tokens_before=c.tokens_before,
+                details=c.details,
+                usage=c.usage,
+                from_hook=c.from_hook,
+            )
+        case "branch_summary":
+            b = _decode_branch_summary_payload(row.payload)
+            return BranchSummaryEntry(
+                id=id,
+                parent_id=parent_id,
+                seq=seq,
+                timestamp=timestamp,
+                from_id=b.from_id,
+                summary=b.summary,
+                details=b.details,
+                usage=b.usage,
+                from_hook=b.from_hook,
+            )
+        case "custom":
+            if row.custom_type is None:
+                raise msgspec.ValidationError("a custom entry has no custom_type")
+            data = _decode_custom_payload(row.payload).data
+            return CustomEntry(id=id, parent_id=parent_id, seq=seq, timestamp=timestamp, custom_type=row.custom_type, data=data)
+        case _:  # pyright: ignore[reportUnnecessaryComparison] - a damaged file may hold anything
+            raise msgspec.ValidationError(f"unknown entry type {row.type!r}")
+
+
+def decode_usage(*, id: str, entry_id: str | None, seq: int, timestamp: int, payload: bytes) -> UsageRow:
+    """Decode a stored ledger row; `StorageCorruption` names it if it is not one."""
+    try:
+        fields = _decode_usage_payload(payload)
+    except _DECODE_ERRORS as error:
+        raise StorageCorruption(f"usage row {id!r} (seq {seq}) cannot be decoded: {error}") from error
+    return UsageRow(id=id, usage=fields.usage, seq=seq, timestamp=timestamp, entry_id=entry_id, adjustment=fields.adjustment, details=fields.details)
+
+
+def read_usage_row(*, id: str, entry_id: str | None, seq: int, timestamp: int, payload: bytes) -> EncodedUsage:
+    """Return a stored ledger row in its encoded form, for backends that replay what they stored."""
+    usage = decode_usage(id=id, entry_id=entry_id, seq=seq, timestamp=timestamp, payload=payload).usage
+    return EncodedUsage(id, entry_id, payload, usage, seq, timestamp)
+
+
+def decode_json(data: bytes, where: str) -> Any:
+    """Decode a stored cell or list element; `StorageCorruption` names it (`where`) if it is not JSON."""
+    try:
+        return _decode_any(data)
+    except _DECODE_ERRORS as error:
+        raise StorageCorruption(f"{where} cannot be decoded: {error}") from error
+
+
+def encode_stats(stats: SessionStats) -> bytes:
+    """Encode the totals."""
+    return _encoder.encode(stats)
+
+
+def decode_stats(data: bytes) -> SessionStats:
+    """Decode the totals; `StorageCorruption` if they are not that."""
+    try:
+        return _decode_stats(data)
+    except _DECODE_ERRORS as error:
+        raise StorageCorruption(f"the session's totals cannot be decoded: {error}") from error
