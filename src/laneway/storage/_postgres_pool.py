@@ -1,0 +1,184 @@
+"""Connections to one database, shared by any number of sessions.
+
+A connection is borrowed for one statement and carries no state of a session: who may write is a row, not a connection.
+So a lost connection costs nothing but a new one, and a thousand idle sessions need none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from laneway.errors import MissingExtra, StorageClosed, StorageError
+from laneway.storage import _postgres_migrate as migrate
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+
+_FIRST_RETRY, _LONGEST_RETRY = 0.05, 1.0
+_SETTINGS = {
+    # Every query goes through an index by design. On tables that the server has not analysed yet its planner may think otherwise.
+    "enable_seqscan": "off",
+    # The statements are tiny; compiling them would cost more than running them.
+    "jit": "off",
+}
+_KEEPALIVE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+
+class ConnectionLost(StorageError):
+    """The server went away. Whether a statement under way was carried out is not known."""
+
+
+class PostgresPool:
+    """At most `max_size` connections to `dsn`, made when needed, replaced when lost. Belongs to one event loop.
+
+    Use one pool for all sessions of a process. After a lost connection (a server that restarts, a network that blinks) reads are
+    repeated and commits are settled on a new one, for at most `reconnect_timeout` seconds.
+    """
+
+    def __init__(self, dsn: str, *, schema: str, max_size: int, reconnect_timeout: float) -> None:
+        self.dsn = dsn
+        self.schema = schema
+        self.reconnect_timeout = reconnect_timeout
+        self._slots = asyncio.Semaphore(max_size)
+        self._idle: list[AsyncConnection[Any]] = []
+        self._closed = False
+
+    @classmethod
+    async def open(cls, dsn: str, *, schema: str = "laneway", max_size: int = 4, reconnect_timeout: float = 10.0) -> PostgresPool:
+        """Connect, and create or migrate the tables in `schema`.
+
+        Raises:
+            MissingExtra: psycopg is not installed.
+            StorageError: the server cannot be reached, or refuses.
+            StorageVersionError: the tables belong to a newer laneway.
+        """
+        if max_size < 1:
+            raise ValueError(f"max_size must be at least 1, not {max_size}")
+        pool = cls(dsn, schema=schema, max_size=max_size, reconnect_timeout=reconnect_timeout)
+        connection = await pool.connect()
+        try:
+            await migrate.migrate(connection, schema)
+        except BaseException:
+            await connection.close()
+            raise
+        pool._idle.append(connection)
+        return pool
+
+    async def connect(self) -> AsyncConnection[Any]:
+        """Make a connection that the caller owns, ready for use in the schema; one attempt."""
+        psycopg = import_psycopg()
+        from psycopg.conninfo import conninfo_to_dict
+
+        options = {**_KEEPALIVE, "application_name": "laneway", **conninfo_to_dict(self.dsn)}
+        try:
+            connection = await psycopg.AsyncConnection[Any].connect(**options, autocommit=True)
+        except psycopg.Error as error:
+            raise ConnectionLost(f"cannot connect to Postgres: {error}") from error
+        try:
+            await connection.execute(
+                "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting(name, value)",
+                (["search_path", *_SETTINGS], [quoted(self.schema), *_SETTINGS.values()]),
+            )
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    @asynccontextmanager
+    async def connection(self, deadline: float | None = None) -> AsyncGenerator[AsyncConnection[Any]]:
+        """Borrow a connection. Connecting is tried again until `deadline` (`time.monotonic()`); without one it is tried once."""
+        async with self._slots:
+            if self._closed:
+                raise StorageClosed("the pool of Postgres connections is closed")
+            connection = await self._take(deadline)
+            try:
+                yield connection
+            finally:
+                await self._give_back(connection)
+
+    async def fetch(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement that may safely run twice, on a new connection if the first is lost; return its rows."""
+        deadline = time.monotonic() + self.reconnect_timeout
+        while True:
+            try:
+                async with self.connection(deadline) as connection:
+                    return await execute(connection, query, parameters)
+            except ConnectionLost:
+                await self.drop_idle()
+                if time.monotonic() >= deadline:
+                    raise
+
+    async def close(self) -> None:
+        """Close every connection that is not in use now, and the others as they come back. Idempotent."""
+        self._closed = True
+        await self.drop_idle()
+
+    async def drop_idle(self) -> None:
+        """Forget the connections at rest: when one is lost, so are probably all."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _take(self, deadline: float | None) -> AsyncConnection[Any]:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                return connection
+            await connection.close()
+        delay = _FIRST_RETRY
+        while True:
+            try:
+                return await self.connect()
+            except ConnectionLost:
+                if deadline is None or time.monotonic() + delay > deadline:
+                    raise
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _LONGEST_RETRY)
+
+    async def _give_back(self, connection: AsyncConnection[Any]) -> None:
+        from psycopg.pq import TransactionStatus
+
+        if self._closed or connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+            await connection.close()
+        else:
+            self._idle.append(connection)
+
+
+async def execute(connection: AsyncConnection[Any], query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement and return its rows.
+
+    Raises:
+        ConnectionLost: the server went away meanwhile.
+        psycopg.Error: the server refused; nothing was changed.
+    """
+    psycopg = import_psycopg()
+    try:
+        cursor = await connection.execute(query.encode(), parameters, binary=True)
+        return await cursor.fetchall() if cursor.description else []
+    except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
+        if connection.closed:
+            raise ConnectionLost(f"the connection to Postgres was lost: {error}") from error
+        raise
+
+
+def import_psycopg() -> Any:
+    """Import psycopg on first use."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise MissingExtra("Postgres storage", "postgres") from error
+    return psycopg
+
+
+def quoted(name: str) -> str:
+    """Quote an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,332 @@
+"""A session in a text file: one line per commit, readable by a person, easy to mail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from laneway.errors import SessionExists, SessionLocked, SessionNotFound, StorageClosed, StorageCorruption, StorageError
+from laneway.messages import now_ms
+from laneway.storage._codec import EncodedCommit, encode_commit, encode_json
+from laneway.storage._jsonl_file import Durability, JsonlFile
+from laneway.storage._jsonl_format import FORMAT, VERSION, Header, commit_line, read_commit
+from laneway.storage._jsonl_live import LiveBytes
+from laneway.storage._jsonl_lock import FileLock
+from laneway.storage._line import CommitLine
+from laneway.storage._rows import Rows
+from laneway.storage.base import (
+    DEFAULT_LIST_LIMIT,
+    BranchScan,
+    CommitResult,
+    Entry,
+    EntryNode,
+    EntryScan,
+    ListElement,
+    SeqOrder,
+    SessionStats,
+    StoredValue,
+    UsageRow,
+    UsageScan,
+    Write,
+)
+
+_log = logging.getLogger("laneway.storage")
+_POLL = 0.05  # seconds between two tries for the lock
+_T = TypeVar("_T")
+
+
+class JsonlStorage:
+    """A `Storage` in one file, whose content is also held in memory. Open it with `JsonlStorage.open`.
+
+    A commit is one line. A last line that lacks its newline is a commit that did not happen: it is left out on reading, with a
+    warning, and removed before the next write. When most of the file is dead (cells set again, lists deleted), the rest is
+    copied to a new file that takes its place.
+    """
+
+    def __init__(self, session: _OpenSession, thread: ThreadPoolExecutor) -> None:
+        self.path = session.file.path
+        self.header = session.file.header
+        self._session = session
+        self._rows = session.rows
+        self._thread = thread
+        self._line = CommitLine()
+        self._closing: asyncio.Task[None] | None = None
+        self._broken: str | None = None
+        self._compact_above = 0  # bytes; raised when a compaction fails, so that it is not tried at every commit
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        exclusive: bool = False,
+        read_only: bool = False,
+        durability: Durability = "process",
+        wait: float = 0.0,
+        session_id: str | None = None,
+        metadata: Any = None,
+    ) -> JsonlStorage:
+        """Open the session at `path`; make it if there is none and `create`, and only then if `exclusive`.
+
+        Args:
+            read_only: take no lock and change nothing; shows what was committed at this moment.
+            durability: "process": a commit survives the death of the process; "power": also that of the machine.
+            wait: seconds to wait for another owner.
+            session_id, metadata: kept in the first line of a new file.
+
+        Raises:
+            SessionLocked: another process (or this one) has it open for writing; the error names it.
+            SessionExists: `exclusive`, and it is there.
+            SessionNotFound: it is not there, and is not to be created.
+            StorageCorruption: it is no laneway session, or a line of it is damaged; the text names the line and its byte offset.
+            StorageVersionError: a newer laneway wrote it.
+            StorageError: it cannot be opened or created.
+        """
+        if durability not in ("process", "power"):
+            raise ValueError(f"durability must be 'process' or 'power', not {durability!r}")
+        create = create and not read_only
+        encode_json(metadata, "metadata")
+        header = Header(format=FORMAT, version=VERSION, id=session_id, created_at=now_ms(), metadata=metadata) if create else None
+        where = Path(path)
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="laneway-jsonl")
+        deadline = time.monotonic() + wait
+        try:
+            while True:
+                try:
+                    session = await _open_on(thread, lambda: _OpenSession.open(where, header, exclusive, read_only, durability))
+                    return cls(session, thread)
+                except SessionLocked:
+                    if time.monotonic() >= deadline:
+                        raise
+                    await asyncio.sleep(_POLL)
+        except BaseException:
+            thread.shutdown(wait=False)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<JsonlStorage {self.path} at seq {self._rows.next_seq - 1}{', closed' if self._closing else ''}>"
+
+    def _open_rows(self) -> Rows:
+        if self._closing is not None:
+            raise StorageClosed(f"the session {self.path} was closed; open it again")
+        return self._rows
+
+    # ------------------------------------------------------------------------------------------------ writing
+
+    async def commit(self, writes: Sequence[Write]) -> CommitResult:
+        """See `Storage.commit`. A commit that cannot be written (`StorageError`) leaves the file as it was.
+
+        Raises:
+            StorageError: the session was opened to read only, or the disk refuses.
+        """
+        rows = self._open_rows()
+        commit = encode_commit(writes)
+        if not commit.writes:
+            return rows.apply(commit, [], now_ms())
+        if self._session.lock is None:
+            raise StorageError(f"{self.path} was opened with read_only=True and cannot be written to")
+        return await self._line.run(lambda: self._commit(commit))
+
+    async def _commit(self, commit: EncodedCommit) -> CommitResult:
+        if self._broken:
+            raise StorageError(self._broken)
+        seqs = self._rows.check(commit)
+        timestamp = now_ms()
+        try:
+            lengths = await self._run(lambda: self._session.append(commit, seqs, timestamp))
+        except asyncio.CancelledError:
+            self._broken = f"a commit to {self.path} was torn from its thread, perhaps half way: open the session again"
+            raise
+        result = self._rows.apply(commit, seqs, timestamp)
+        self._session.live.add(commit.writes, seqs, lengths)
+        await self._compact_if_worth_it()
+        return result
+
+    async def _compact_if_worth_it(self) -> None:
+        file, live = self._session.file, self._session.live
+        if file.size < self._compact_above or not live.outweighed_in(file.size):
+            return
+        try:
+            await self._run(self._session.compact)
+        except StorageError as error:
+            self._compact_above = file.size * 2
+            _log.warning("%s; nothing is lost, it will be tried again when the file has doubled", error)
+
+    async def compact(self) -> None:
+        """Drop dead bytes now. The storage does so by itself when they dominate.
+
+        Raises:
+            StorageError: the new file could not be written; the old one stays.
+        """
+        self._open_rows()
+        if self._session.lock is None:
+            raise StorageError(f"{self.path} was opened with read_only=True and cannot be compacted")
+        await self._line.run(lambda: self._run(self._session.compact))
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def close(self) -> None:
+        """See `Storage.close`."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.wait([self._closing])
+        self._closing.result()
+
+    async def _close(self) -> None:
+        await self._line.drain()
+        await self._run(self._session.close)
+        self._thread.shutdown(wait=False)
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
+        """See `Storage.get_entries`."""
+        return self._open_rows().entries(ids)
+
+    async def get_value(self, namespace: str, key: str) -> StoredValue | None:
+        """See `Storage.get_value`."""
+        return self._open_rows().value(namespace, key)
+
+    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]:
+        """See `Storage.scan_values`."""
+        return self._open_rows().values(namespace, key_prefix)
+
+    async def read_list(
+        self, namespace: str, key: str, *, after: int | None = None, order: SeqOrder = "asc", limit: int = DEFAULT_LIST_LIMIT
+    ) -> list[ListElement]:
+        """See `Storage.read_list`."""
+        return self._open_rows().elements(namespace, key, after, order, limit)
+
+    async def scan_branch(self, scan: BranchScan) -> list[Entry]:
+        """See `Storage.scan_branch`."""
+        return [row.decode() for row in self._open_rows().branch(scan)]
+
+    async def scan_branch_structure(self, scan: BranchScan) -> list[EntryNode]:
+        """See `Storage.scan_branch_structure`."""
+        return [row.node() for row in self._open_rows().branch(scan)]
+
+    async def scan_entries(self, scan: EntryScan) -> list[Entry]:
+        """See `Storage.scan_entries`."""
+        return [row.decode() for row in self._open_rows().scan_entries(scan)]
+
+    async def scan_usage(self, scan: UsageScan) -> list[UsageRow]:
+        """See `Storage.scan_usage`."""
+        return self._open_rows().scan_usage(scan)
+
+    async def get_stats(self) -> SessionStats:
+        """See `Storage.get_stats`."""
+        return self._open_rows().stats
+
+
+class _OpenSession:
+    """The file, its lock and its content: what the storage's thread works on."""
+
+    def __init__(self, file: JsonlFile, lock: FileLock | None) -> None:
+        self.file = file
+        self.lock = lock
+        self.rows = Rows()
+        self.live = LiveBytes()
+
+    @classmethod
+    def open(cls, path: Path, header: Header | None, exclusive: bool, read_only: bool, durability: Durability) -> _OpenSession:
+        path = path.resolve()  # a link stays a link when its file is replaced
+        if read_only:
+            return cls._load(path, None, durability)
+        if header is None and not path.exists():
+            raise SessionNotFound(f"there is no session file {path}")
+        lock = FileLock.acquire(path)
+        try:
+            if header is not None and not path.exists():
+                JsonlFile.create(path, header)
+            elif exclusive:
+                raise SessionExists(f"there is a session file {path} already")
+            return cls._load(path, lock, durability)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _load(cls, path: Path, lock: FileLock | None, durability: Durability) -> _OpenSession:
+        file = JsonlFile.open(path, read_only=lock is None, durability=durability)
+        session = cls(file, lock)
+        try:
+            session._read()
+        except BaseException:
+            file.close()
+            raise
+        if lock is not None:
+            file.remove_leftovers()
+        return session
+
+    def _read(self) -> None:
+        file = self.file
+        self.live.total = file.size
+        for number, offset, line in file.lines():
+            if not line.endswith(b"\n") or _is_torn(line, offset, file):
+                file.torn = len(line)
+                _log.warning("%s: the last line (%d, byte %d) is incomplete: that commit did not happen and is left out", file.path, number, offset)
+                break
+            try:
+                self._take_in(line)
+            except (StorageCorruption, ValueError) as error:
+                raise StorageCorruption(f"{file.path}: line {number} (at byte {offset}) is damaged: {error}") from error
+            file.size = offset + len(line)
+        self.rows.next_seq = max(self.rows.next_seq, file.header.next_seq)  # compaction may have dropped the last writes
+
+    def _take_in(self, line: bytes) -> None:
+        commit, raws = read_commit(line)
+        last = self.rows.next_seq - 1
+        for seq in commit.seqs:
+            if seq <= last:
+                raise StorageCorruption(f"the seq {seq} does not rise above {last}")
+            last = seq
+        self.rows.check(EncodedCommit(commit.writes))
+        self.rows.apply(EncodedCommit(commit.writes), commit.seqs, commit.timestamp)
+        self.live.add(commit.writes, commit.seqs, [len(raw) for raw in raws])
+
+    def append(self, commit: EncodedCommit, seqs: Sequence[int], timestamp: int) -> list[int]:
+        """Write a commit's line; return the bytes of each write in it."""
+        if self.lock is not None:
+            self.lock.check()
+        line, lengths = commit_line(commit.writes, seqs, timestamp)
+        self.file.append(line)
+        return lengths
+
+    def compact(self) -> None:
+        """Put the living part of the file in its place."""
+        header = self.file.header
+        self.file.replace(msgspec.structs.replace(header, next_seq=self.rows.next_seq), self.live.surviving)
+
+    def close(self) -> None:
+        self.file.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+def _is_torn(line: bytes, offset: int, file: JsonlFile) -> bool:
+    """Whether a last line has its newline but not all of its text: a lost page of a machine that died reads as NULs, which JSON never has."""
+    return b"\0" in line and offset + len(line) == file.length()
+
+
+async def _open_on(thread: ThreadPoolExecutor, work: Callable[[], _OpenSession]) -> _OpenSession:
+    future = thread.submit(work)
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(_close_unwanted)  # the thread may still succeed, and would hold the lock for nobody
+        raise
+
+
+def _close_unwanted(future: Future[_OpenSession]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().close()
