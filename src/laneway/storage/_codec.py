@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -386,12 +386,11 @@ def _refuse_deep(data: bytes, where: str) -> None:
     """Raise the `TypeError` for JSON nested more than `MAX_DEPTH` deep."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
-    level: list[Any] = [_decode_any(data)]
-    for _ in range(MAX_DEPTH + 1):
-        children = (item.values() if type(item) is dict else item for item in level)
-        level = [child for group in children for child in group if type(child) is dict or type(child) is list]
+    level = _containers([_decode_any(data)])
+    for _ in range(MAX_DEPTH):
         if not level:
             return
+        level = [inner for outer in level for inner in _containers(outer.values() if isinstance(outer, dict) else outer)]
     raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep (nothing was written)")
 
 
@@ -439,6 +438,10 @@ def _find_in_struct(value: Struct, path: str, depth: int) -> tuple[str, str] | N
 def _any_fields(cls: type[Struct]) -> frozenset[str]:
     """Return the fields of a struct that hold plain JSON (declared `Any`), where no typed object may stand."""
     return frozenset(field.name for field in msgspec.structs.fields(cls) if field.type is Any)
+
+
+def _containers(items: Iterable[Any]) -> list[dict[str, Any] | list[Any]]:
+    return [item for item in items if type(item) is dict or type(item) is list]
 
 
 # ---------------------------------------------------------------------------------------------------- decoding

@@ -1,0 +1,136 @@
+"""Stores that misbehave or remember, around any other store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from laneway.storage.base import (
+    DEFAULT_LIST_LIMIT,
+    BranchScan,
+    CommitResult,
+    Entry,
+    EntryNode,
+    EntryScan,
+    ListElement,
+    SeqOrder,
+    SessionStats,
+    Storage,
+    StoredValue,
+    UsageRow,
+    UsageScan,
+    Write,
+)
+
+
+class Crash(Exception):
+    """What a `CrashingStorage` raises from its crash on: to those above it, the process has died."""
+
+
+class _Wrapped:
+    """Passes everything on to `storage`; `_touch` comes before every call but `close`."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def _touch(self) -> None:
+        return
+
+    async def commit(self, writes: Sequence[Write]) -> CommitResult:
+        self._touch()
+        return await self.storage.commit(writes)
+
+    async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
+        self._touch()
+        return await self.storage.get_entries(ids)
+
+    async def get_value(self, namespace: str, key: str) -> StoredValue | None:
+        self._touch()
+        return await self.storage.get_value(namespace, key)
+
+    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]:
+        self._touch()
+        return await self.storage.scan_values(namespace, key_prefix)
+
+    async def read_list(
+        self, namespace: str, key: str, *, after: int | None = None, order: SeqOrder = "asc", limit: int = DEFAULT_LIST_LIMIT
+    ) -> list[ListElement]:
+        self._touch()
+        return await self.storage.read_list(namespace, key, after=after, order=order, limit=limit)
+
+    async def scan_branch(self, scan: BranchScan) -> list[Entry]:
+        self._touch()
+        return await self.storage.scan_branch(scan)
+
+    async def scan_branch_structure(self, scan: BranchScan) -> list[EntryNode]:
+        self._touch()
+        return await self.storage.scan_branch_structure(scan)
+
+    async def scan_entries(self, scan: EntryScan) -> list[Entry]:
+        self._touch()
+        return await self.storage.scan_entries(scan)
+
+    async def scan_usage(self, scan: UsageScan) -> list[UsageRow]:
+        self._touch()
+        return await self.storage.scan_usage(scan)
+
+    async def get_stats(self) -> SessionStats:
+        self._touch()
+        return await self.storage.get_stats()
+
+    async def close(self) -> None:
+        """Close the store that is wrapped."""
+        await self.storage.close()
+
+
+class CrashingStorage(_Wrapped):
+    """Let `at` commits through, then raise `Crash` for everything, as if the process had been killed.
+
+    With `before` the crash comes one commit earlier: what follows the commit `at - 1` still runs, and the commit `at`
+    itself raises and is not applied. `storage` is the store as the dead process left it: open a new session over it.
+    A call that fails on its own (a refused commit) does not count. `close()` closes `storage` unless the crash has come,
+    for a dead process closes nothing.
+    """
+
+    def __init__(self, storage: Storage, at: int, before: bool = False) -> None:
+        super().__init__(storage)
+        if at < (1 if before else 0):
+            raise ValueError(f"at must be the number of a commit, not {at}")
+        self.at = at
+        self.before = before
+        self.commits = 0
+        self.crashed = not before and at == 0
+
+    def _touch(self) -> None:
+        if self.crashed:
+            raise Crash(f"the process died {'before' if self.before else 'after'} commit {self.at}")
+
+    async def commit(self, writes: Sequence[Write]) -> CommitResult:
+        """Commit, or crash."""
+        self._touch()
+        if self.before and self.commits == self.at - 1:
+            self.crashed = True
+            self._touch()
+        result = await self.storage.commit(writes)
+        self.commits += 1
+        self.crashed = not self.before and self.commits >= self.at
+        return result
+
+    async def close(self) -> None:
+        """Close the store that is wrapped, unless the crash has come."""
+        if not self.crashed:
+            await self.storage.close()
+
+
+class RecordingStorage(_Wrapped):
+    """Remember every commit that succeeded, in order, in `commits`."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.commits: list[tuple[Write, ...]] = []
+
+    async def commit(self, writes: Sequence[Write]) -> CommitResult:
+        """Commit and remember."""
+        given = tuple(writes)
+        result = await self.storage.commit(given)
+        self.commits.append(given)
+        return result
