@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from laneway.errors import MessageError, StorageClosed, WouldDeadlock
 from laneway.messages import AgentMessage, AssistantMessage, is_message, role_of
 from laneway.storage.base import (
+    DEFAULT_LIST_LIMIT,
     BranchScan,
     CommitResult,
     CompactionEntry,
@@ -33,7 +34,6 @@ from laneway.storage.base import (
     Write,
 )
 
-T = TypeVar("T")
 _EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
@@ -97,7 +97,7 @@ class Mutation:
         return await self._storage.scan_values(namespace, key_prefix)
 
     async def read_list(
-        self, namespace: str, key: str, *, after: int | None = None, order: SeqOrder = "asc", limit: int = 1000
+        self, namespace: str, key: str, *, after: int | None = None, order: SeqOrder = "asc", limit: int = DEFAULT_LIST_LIMIT
     ) -> list[ListElement]:
         """See `Storage.read_list`."""
         return await self._storage.read_list(namespace, key, after=after, order=order, limit=limit)
@@ -122,10 +122,9 @@ class Mutation:
         """See `Storage.get_stats`."""
         return await self._storage.get_stats()
 
-    def _end(self) -> None:
+    def _end(self) -> asyncio.CancelledError | None:
         self._open = False
-        if self._cancelled is not None:
-            raise self._cancelled
+        return self._cancelled
 
 
 class MutationLine:
@@ -146,7 +145,7 @@ class MutationLine:
         """Whether `close()` was called: no further scope starts."""
         return self._sealed
 
-    async def run(self, plan: Callable[[Mutation], Awaitable[T]] | Callable[[Mutation], T]) -> T:
+    async def run(self, plan: Callable[[Mutation], Any]) -> Any:
         """Run `plan(mutation)` (sync or async) as the only writer and return what it returns.
 
         Waiting for the turn can be cancelled and leaves no trace. Reads outside the line are not held up.
@@ -167,13 +166,15 @@ class MutationLine:
             try:
                 result = plan(scope)
                 if hasattr(result, "__await__"):
-                    result = await cast("Awaitable[T]", result)
+                    result = await result
             finally:
                 self._owner = None
+                cancelled = scope._end()  # pyright: ignore[reportPrivateUsage] - the line and its scope are one thing
         finally:
             self._lock.release()
-        scope._end()  # pyright: ignore[reportPrivateUsage] - the line and its scope are one thing
-        return cast("T", result)
+        if cancelled is not None:
+            raise cancelled
+        return result
 
     async def close(self) -> None:
         """Let no further scope start, and wait for the one that runs."""

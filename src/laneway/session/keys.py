@@ -18,6 +18,7 @@ laneway, and what this one does not understand it does not copy (see `kind_of`).
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 BRANCH_TIP = "branch.tip"
@@ -58,3 +59,11 @@ def kind_of(namespace: str) -> NamespaceKind:
     if known is not None:
         return known
     return "unknown" if namespace.partition(".")[0] in _RESERVED_WORDS else "app"
+
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+
+
+def is_session_id(text: str) -> bool:
+    """Whether `text` can be a session's id, and so a file's name: letters, digits, and `.`, `_`, `-` inside; at most 128."""
+    return _SESSION_ID.fullmatch(text) is not None
