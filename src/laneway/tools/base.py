@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -50,7 +51,8 @@ class AgentTool:
     replay: Replay = "never"
     timeout: float | None = None
     strict: bool | None = None
-    _declaration: ToolDeclaration | None = field(default=None, repr=False, compare=False)
+    _declaration: ToolDeclaration | None = field(default=None, init=False, repr=False, compare=False)
+    _validator: Any = field(default=None, init=False, repr=False, compare=False)  # owned by laneway.tools._validate
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -101,6 +103,7 @@ def set_current_host(host: ToolHost | None) -> None:
 class ToolRun:
     """The running call, injected into a `@tool` function that has a parameter annotated `ToolRun`.
 
+    An async function reports progress with `await update(...)`, a sync one (it runs in a thread) with `report(...)`.
     `idempotency_key` is stable across replays in the harness: hand it to services that deduplicate.
     """
 
@@ -110,6 +113,10 @@ class ToolRun:
     idempotency_key: str
     _update: UpdateFn
     _tool_host: ToolHost | None = None
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._loop = _running_loop()
 
     async def update(self, partial: str | ToolResult, *, checkpoint: bool = False) -> None:
         """Report progress. With `checkpoint`, in the harness, it is durable when this returns and survives a crash."""
@@ -119,6 +126,15 @@ class ToolRun:
         else:
             self._update(result)
             await asyncio.sleep(0)
+
+    def report(self, partial: str | ToolResult) -> None:
+        """Report progress from a sync function; safe from any thread, never waits, is never durable. Late reports are dropped."""
+        result = text_result(partial) if isinstance(partial, str) else partial
+        if self._loop is None or self._loop is _running_loop():
+            self._update(result)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody listens any more
+                self._loop.call_soon_threadsafe(self._update, result)
 
     async def get_memo(self, name: str) -> Any:
         """Return what `set_memo` stored for this call, also in an earlier process; None if nothing."""
@@ -132,6 +148,13 @@ class ToolRun:
         if self._tool_host is None:
             raise ToolError("memos need the durable harness: this tool runs in an in-memory agent, where nothing survives the process")
         return self._tool_host
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def text_result(text: str, *, details: Any = None) -> ToolResult:
