@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from laneway.errors import StorageClosed
+from laneway.storage._rows import Rows
 from laneway.storage.base import Storage
 from laneway.storage.memory import MemoryStorage
 from laneway.testing._storage import StorageConformance
+from laneway.testing._storage_model import assert_behaves_like_memory
 
 
 class TestMemoryStorage(StorageConformance):
@@ -31,3 +33,23 @@ async def test_its_repr_says_where_it_is() -> None:
     assert repr(storage) == "<MemoryStorage at seq 0, closed>"
     with pytest.raises(StorageClosed):
         await storage.get_stats()
+
+
+def test_the_model_agrees_with_itself() -> None:
+    """The random scripts that every other backend is held against run, and the store in memory answers them the same way twice."""
+    stores: dict[str, MemoryStorage] = {}
+
+    async def open_storage(name: str) -> Storage:
+        stores[name] = _Kept(stores[name]._rows if name in stores else None)
+        return stores[name]
+
+    assert_behaves_like_memory(open_storage)
+
+
+class _Kept(MemoryStorage):
+    """A store in memory that can be opened again."""
+
+    def __init__(self, rows: Rows | None) -> None:
+        super().__init__()
+        if rows is not None:
+            self._rows = rows
