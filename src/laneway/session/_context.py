@@ -59,6 +59,11 @@ class LaneContext:
         self._tip = None
         self._fold = _Fold()
 
+    @property
+    def condensed(self) -> int:
+        """How many messages, at the beginning of what the last read returned, came with the compaction: usage in them is of older contexts."""
+        return self._fold.condensed
+
     async def read(self, tip: str | None) -> list[AgentMessage]:
         """See `build_context`."""
         if tip is None:
@@ -94,6 +99,7 @@ class _Fold:
 
     def __init__(self) -> None:
         self.messages: list[AgentMessage] = []
+        self.condensed = 0
         self._unsent: frozenset[str] | set[str] = frozenset()
 
     def add(self, entry: Entry, projected: Sequence[AgentMessage] = ()) -> None:
@@ -105,6 +111,7 @@ class _Fold:
                 self._unsent = frozenset()
                 for message in entry.retained_tail:
                     self._add_message(message)
+                self.condensed = len(self.messages)
             case BranchSummaryEntry():
                 if entry.summary.strip():
                     self.messages.append(BranchSummaryMessage(summary=entry.summary, from_id=entry.from_id, timestamp=entry.timestamp))
