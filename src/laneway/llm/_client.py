@@ -1,0 +1,175 @@
+"""What every wire that streams server-sent events does alike: from a request to an `AssistantStream` that never raises.
+
+A wire gives a `prepare` function, which makes the request body and the decoder when the stream is first read; the rest is here:
+the callbacks, the request with its retries, the events, the end of the stream, failures and aborts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable
+from copy import deepcopy
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from laneway.events import AssistantEvent
+from laneway.llm._errors import http_failure, read_error_body
+from laneway.llm._http import HttpRequest, HttpStream, illegal_header, merge_headers, open_stream
+from laneway.llm._sse import SseDecoder, SseEvent, SseTooLarge
+from laneway.llm._writer import StreamWriter
+from laneway.llm.base import AssistantStream, Model, ProviderFailure, StreamOptions, encode_json
+
+DRAIN_SECONDS = 0.2
+"""How long the end of a response is waited for after its last event, so that the connection can be used again."""
+
+
+class WireDecoder(Protocol):
+    """Turns the events of one response into assistant events through a `StreamWriter`; pure.
+
+    `feed` and `finish` may raise `ProviderFailure`; what the writer had collected by then is still delivered. `complete` becomes
+    true when the server said that nothing more comes.
+    """
+
+    @property
+    def complete(self) -> bool: ...
+    def feed(self, data: bytes, event: str = "") -> list[AssistantEvent]: ...
+    def finish(self) -> list[AssistantEvent]: ...
+
+
+class Prepared(Struct, kw_only=True, frozen=True):
+    """A request ready to be sent. `headers` are the wire's own; the model's and the options' are laid over them."""
+
+    url: str
+    body: dict[str, Any]
+    decoder: WireDecoder
+    headers: dict[str, str | None] = {}
+
+
+def user_agent() -> str:
+    """Return how laneway introduces itself."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"laneway/{version('laneway')}"
+    except PackageNotFoundError:
+        return "laneway"
+
+
+def stream_events(model: Model, options: StreamOptions, writer: StreamWriter, prepare: Callable[[], Prepared]) -> AssistantStream:
+    """Return the stream of one response. Nothing happens before it is read; every failure, of `prepare` too, is its last event."""
+    return AssistantStream(_events(model, options, writer, prepare), fallback=writer.fallback, signal=options.signal)
+
+
+async def _events(
+    model: Model, options: StreamOptions, writer: StreamWriter, prepare: Callable[[], Prepared]
+) -> AsyncGenerator[AssistantEvent]:
+    if options.signal is not None:
+        options.signal.raise_if_aborted()
+    prepared = prepare()
+    body = await _final_body(prepared.body, model, options)
+    request = make_request(model, options, prepared, encode_json(body))
+    async with open_stream(request, options) as response:
+        if options.on_response is not None:
+            await _maybe_await(options.on_response(response.info, model))
+        writer.start()
+        for event in writer.take():
+            yield event
+        try:
+            async for event in _decoded(model, options, response, prepared.decoder):
+                yield event
+        except ProviderFailure:
+            for event in writer.take():
+                yield event
+            raise
+
+
+async def _decoded(model: Model, options: StreamOptions, response: HttpStream, decoder: WireDecoder) -> AsyncGenerator[AssistantEvent]:
+    """Read the response to its end and give its events, the terminal one included."""
+    sse = SseDecoder()
+    signal = options.signal
+    ended = False
+    seen = 0
+    while not ended and not decoder.complete:
+        chunk = await response.read()
+        ended = not chunk
+        events = _split(sse, chunk, model)
+        seen += len(events)
+        for event in events:
+            if signal is not None and signal.aborted:
+                signal.raise_if_aborted()
+            for assistant_event in decoder.feed(event.data, event.event):
+                yield assistant_event
+    if not seen:
+        for assistant_event in _from_other_body(model, response, sse.stray, decoder):
+            yield assistant_event
+    if not ended:
+        await _drain(response)
+    if signal is not None:
+        signal.raise_if_aborted()
+    for assistant_event in decoder.finish():
+        yield assistant_event
+
+
+def _split(sse: SseDecoder, chunk: bytes, model: Model) -> list[SseEvent]:
+    try:
+        return sse.feed(chunk) if chunk else sse.finish()
+    except SseTooLarge as error:
+        raise ProviderFailure(f"{model.provider}: {error}", kind="protocol") from None
+
+
+def _from_other_body(model: Model, response: HttpStream, stray: bytes, decoder: WireDecoder) -> list[AssistantEvent]:
+    """A good answer without a single event: plain JSON is decoded as if it were one, anything else is a failure."""
+    text = stray.strip()
+    if text.startswith(b"{"):
+        return decoder.feed(text)
+    if not text:
+        return []
+    what = read_error_body(text).message
+    secrets = response.request.secrets
+    shown = http_failure(response.status, response.headers, text, provider=model.provider, secrets=secrets)
+    raise ProviderFailure(f"{shown} (instead of a stream of events; check the base URL)", kind="protocol", status=response.status) if what else shown
+
+
+async def _drain(response: HttpStream) -> None:
+    """Read the end of the body, which is usually there already: a response read to its end leaves its connection for the next request."""
+    try:
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while await response.read():
+                pass
+    except (TimeoutError, ProviderFailure):
+        pass
+
+
+async def _final_body(body: dict[str, Any], model: Model, options: StreamOptions) -> dict[str, Any]:
+    """Let `on_payload` see, change or replace the body; it gets a copy, since parts of the body are kept for later requests."""
+    if options.on_payload is None:
+        return body
+    mine = deepcopy(body)
+    replaced = await _maybe_await(options.on_payload(mine, model))
+    return mine if replaced is None else replaced
+
+
+def make_request(model: Model, options: StreamOptions, prepared: Prepared, body: bytes) -> HttpRequest:
+    """Put the request together.
+
+    Raises:
+        ProviderFailure: a header cannot be sent.
+    """
+    basic: dict[str, str | None] = {
+        "accept": "text/event-stream",
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+        "user-agent": user_agent(),
+    }
+    headers = merge_headers(basic, prepared.headers, model.headers, options.headers)
+    bad = illegal_header(headers)
+    if bad is not None:
+        text = f"{model.provider}: the header {bad!r} holds a line break or another character that cannot be sent; check the API key and the headers"
+        raise ProviderFailure(text, kind="configuration")
+    return HttpRequest(url=prepared.url, headers=headers, body=body, provider=model.provider)
+
+
+async def _maybe_await(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

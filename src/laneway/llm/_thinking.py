@@ -1,0 +1,203 @@
+"""Thinking levels and budgets, and how many tokens a conversation takes and may still produce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from laneway.llm.base import THINKING_LEVELS, Model, ThinkingLevel
+from laneway.messages import AgentMessage, AssistantMessage, ImageContent, SystemMessage, TextContent, ThinkingContent, Usage
+
+# ---------------------------------------------------------------------------------------------------- levels
+
+
+def supported_thinking_levels(model: Model) -> list[ThinkingLevel]:
+    """Return the levels that the model knows, weakest first; `["off"]` for one that does not reason.
+
+    `Model.thinking_levels` decides: a word means supported, None means not. What it does not mention is supported, except "xhigh" and "max".
+    """
+    if not model.reasoning:
+        return ["off"]
+    return [level for level in THINKING_LEVELS if _supported(model, level)]
+
+
+def _supported(model: Model, level: ThinkingLevel) -> bool:
+    if level in model.thinking_levels:
+        return model.thinking_levels[level] is not None
+    return level not in ("xhigh", "max")
+
+
+def clamp_thinking_level(model: Model, level: ThinkingLevel) -> ThinkingLevel:
+    """Return the level itself if the model knows it, else the next stronger one, else the next weaker one, else "off"."""
+    supported = supported_thinking_levels(model)
+    if level in supported:
+        return level
+    rank = THINKING_LEVELS.index(level)
+    if not model.reasoning:
+        return "off"
+    above = [known for known in supported if THINKING_LEVELS.index(known) > rank]
+    if above:
+        return above[0]
+    return supported[-1] if supported else "off"
+
+
+def thinking_word(model: Model, level: ThinkingLevel) -> str:
+    """Return the provider's own word for a level: the one in `Model.thinking_levels`, else the level's name."""
+    return model.thinking_levels.get(level) or level
+
+
+def requested_level(model: Model, level: ThinkingLevel | None) -> ThinkingLevel:
+    """Return the level that a request is made with: the model's default where none was asked for, clamped to what it knows."""
+    return clamp_thinking_level(model, level or model.default_thinking_level or "off")
+
+
+# ---------------------------------------------------------------------------------------------------- budgets
+
+THINKING_BUDGETS: dict[str, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
+_ANSWER_ROOM = 1024
+
+
+def thinking_budget(level: ThinkingLevel, budgets: Mapping[str, int] | None = None) -> int:
+    """Return the token budget of a level, for providers that want a number; 0 for "off". `budgets` overrides minimal to high."""
+    if level == "off":
+        return 0
+    name = "high" if level in ("xhigh", "max") else level
+    return (budgets or {}).get(name, THINKING_BUDGETS[name])
+
+
+def fit_budget(budget: int, max_tokens: int) -> int:
+    """Return the budget reduced so that 1024 of `max_tokens` are left for the answer; 0 if nothing is left to think with."""
+    return max(0, min(budget, max_tokens - _ANSWER_ROOM))
+
+
+# ---------------------------------------------------------------------------------------------------- estimates
+
+CHARS_PER_TOKEN = 3.5
+IMAGE_CHARS = 4800
+
+
+class ContextEstimate(Struct, kw_only=True, frozen=True):
+    """How much of the context window a conversation takes.
+
+    `usage_tokens` were reported by the provider with the message at `last_usage_index` (None if there is no usable report),
+    `trailing_tokens` are estimated for what came after it; `tokens` is their sum.
+    """
+
+    tokens: int
+    usage_tokens: int
+    trailing_tokens: int
+    last_usage_index: int | None
+
+
+def estimate_tokens(messages: Iterable[AgentMessage] | AgentMessage) -> int:
+    """Estimate the tokens of messages (or of one), from their characters: 3.5 a token, an image as 4800."""
+    if isinstance(messages, Struct):
+        return _estimate_message(messages)
+    return sum(map(_estimate_message, messages))
+
+
+def _tokens(chars: int) -> int:
+    return ceil(chars / CHARS_PER_TOKEN)
+
+
+def _json_chars(value: Any) -> int:
+    return len(msgspec.json.encode(value))
+
+
+def _estimate_message(message: AgentMessage) -> int:
+    if isinstance(message, AssistantMessage):
+        chars = 0
+        for block in message.content:
+            if isinstance(block, TextContent):
+                chars += len(block.text)
+            elif isinstance(block, ThinkingContent):
+                chars += len(block.thinking)
+            else:
+                chars += len(block.name) + _arguments_chars(block.arguments)
+        return _tokens(chars)
+    if isinstance(message, SystemMessage):
+        text = len(message.content) + sum(len(value) for value in (message.sections or {}).values() if value)
+        tools = _tokens(_json_chars(message.tools_added)) if message.tools_added else 0
+        return _tokens(text) + tools + (_tokens(_json_chars(message.tools_removed)) if message.tools_removed else 0)
+    return _tokens(_other_chars(message))
+
+
+def _arguments_chars(arguments: dict[str, Any]) -> int:
+    try:
+        return _json_chars(arguments)
+    except UnicodeEncodeError:
+        return len(repr(arguments))
+
+
+def _other_chars(message: Any) -> int:
+    """Characters of a user message, a tool result, or a custom message by what it seems to hold."""
+    content: Any = getattr(message, "content", None)
+    if isinstance(content, str):
+        return len(content)
+    if isinstance(content, list):
+        blocks = cast("list[Any]", content)
+        texts = sum(len(block.text) for block in blocks if isinstance(block, TextContent))
+        return texts + IMAGE_CHARS * sum(isinstance(block, ImageContent) for block in blocks)
+    return sum(len(text) for name in ("summary", "command", "output") if isinstance(text := getattr(message, name, None), str))
+
+
+def usage_tokens(usage: Usage) -> int:
+    """Return the tokens that a response left in the context: the provider's total, else the sum of its parts."""
+    return usage.total_tokens or usage.input + usage.output + usage.cache_read + usage.cache_write
+
+
+def estimate_context(messages: Sequence[AgentMessage]) -> ContextEstimate:
+    """Estimate what the next request takes: the last provider report that still holds, plus estimates of what came after it.
+
+    A report holds if its response did not fail and nothing before it is newer (a compaction summary that was put in front of it makes it stale).
+    """
+    index = _last_report(messages)
+    if index is None:
+        tokens = estimate_tokens(messages)
+        return ContextEstimate(tokens=tokens, usage_tokens=0, trailing_tokens=tokens, last_usage_index=None)
+    reported = usage_tokens(cast(AssistantMessage, messages[index]).usage)
+    trailing = estimate_tokens(messages[index + 1 :])
+    return ContextEstimate(tokens=reported + trailing, usage_tokens=reported, trailing_tokens=trailing, last_usage_index=index)
+
+
+def _last_report(messages: Sequence[AgentMessage]) -> int | None:
+    found: int | None = None
+    newest = 0
+    for index, message in enumerate(messages):
+        stamp = cast(int, getattr(message, "timestamp", 0))
+        if stamp >= newest:
+            newest = stamp
+            if isinstance(message, AssistantMessage) and _reports(message):
+                found = index
+    return found
+
+
+def _reports(message: AssistantMessage) -> bool:
+    return message.stop_reason not in ("error", "aborted") and usage_tokens(message.usage) > 0
+
+
+_MARGIN = 4096
+_TIGHT_OUTPUT = 32768
+
+
+def clamp_max_tokens(model: Model, requested: int | None, context_tokens: int) -> int | None:
+    """Return the `max_tokens` to ask for: what was requested or the model's own, but no more than the window still holds.
+
+    A margin is kept because `context_tokens` is an estimate: 15% of it, at least 4096; only 4096 (and an output of at most
+    32768) when the window gets tight. None if neither a request nor the model has a limit.
+    """
+    limit = requested if requested is not None else model.max_tokens
+    if limit <= 0 and requested is None:
+        return None
+    if model.context_window <= 0:
+        return max(1, limit)
+    left = model.context_window - context_tokens
+    available = left - max(_MARGIN, int(context_tokens * 0.15))
+    if available < _TIGHT_OUTPUT:
+        available = min(_TIGHT_OUTPUT, left - _MARGIN)
+    return min(max(1, limit), max(1, available))
+
