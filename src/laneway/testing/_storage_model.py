@@ -74,35 +74,25 @@ Step: TypeAlias = Commit | Reopen | Read
 
 # ---------------------------------------------------------------------------------------------------- strategies
 
-_text = st.text(st.characters(exclude_categories=()), max_size=12)
+_text = st.text(st.characters(exclude_categories=()), max_size=6)
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
-    max_leaves=6,
+    max_leaves=3,
 )
-_sometimes_not_json = st.one_of(_json, _json, _json, st.sampled_from([float("nan"), {1: 2}, b"x", {"a": {3}}]))
+_not_json = st.sampled_from([float("nan"), {1: 2}, b"x", {"a": {3}}])
 _ids = st.sampled_from(_IDS)
 _parents = st.none() | _ids
 _counts = st.integers(-5, 1_000_000)
-_usage = st.builds(
-    Usage,
-    input=_counts,
-    output=_counts,
-    cache_write_1h=st.none() | _counts,
-    reasoning=st.none() | _counts,
-    total_tokens=_counts,
-    cost=st.builds(Cost, input=st.floats(-1, 1), total=st.floats(-1, 1)),
-)
+_usage = st.builds(Usage, input=_counts, reasoning=st.none() | _counts, cost=st.builds(Cost, total=st.floats(-1, 1)))
 _user = st.builds(UserMessage, content=_text, timestamp=st.just(1))
 _assistant = st.builds(
     AssistantMessage,
     content=st.lists(
-        st.builds(TextContent, text=_text)
-        | st.builds(ToolCall, id=_text, name=_text, arguments=st.dictionaries(_text, _sometimes_not_json, max_size=2)),
+        st.builds(TextContent, text=_text) | st.builds(ToolCall, id=_text, name=_text, arguments=st.dictionaries(_text, _json, max_size=2)),
         max_size=2,
     ),
-    usage=_usage,
-    stop_reason=st.sampled_from(["stop", "stop", "tool_use", "error", "pending"]),
+    stop_reason=st.sampled_from(["stop", "length", "tool_use", "error", "aborted", "deferred"]),
     timestamp=st.just(1),
 )
 _messages = _user | _assistant
@@ -110,21 +100,33 @@ _entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(MessageEntry, id=_ids, parent_id=_parents, message=_messages, terminate=st.booleans()),
     st.builds(CompactionEntry, id=_ids, parent_id=_parents, summary=_text, retained_tail=st.lists(_user, max_size=2), details=_json),
     st.builds(BranchSummaryEntry, id=_ids, parent_id=_parents, from_id=st.none() | _ids, summary=_text),
-    st.builds(CustomEntry, id=_ids, parent_id=_parents, custom_type=st.sampled_from(["x", "y"]), data=_sometimes_not_json),
+    st.builds(CustomEntry, id=_ids, parent_id=_parents, custom_type=st.sampled_from(["x", "y"]), data=_json),
 )
 _namespaces, _keys = st.sampled_from(_NAMESPACES), st.sampled_from(_KEYS)
-_writes: st.SearchStrategy[Write] = st.one_of(
-    st.builds(InsertEntry, _entries),
-    st.builds(InsertEntry, _entries),
+_other_writes: st.SearchStrategy[Write] = st.one_of(
     st.builds(InsertUsage, st.builds(UsageRow, id=_ids, usage=_usage, entry_id=st.none() | _ids, adjustment=st.booleans(), details=_json)),
-    st.builds(SetValue, _namespaces, _keys, _sometimes_not_json),
+    st.builds(SetValue, _namespaces, _keys, _json),
     st.builds(DeleteValue, _namespaces, _keys),
     st.builds(AppendList, _namespaces, _keys, _json),
     st.builds(DeleteList, _namespaces, _keys),
 )
-_commits = st.builds(Commit, st.lists(_writes, min_size=0, max_size=6))
-_seqs = st.none() | st.integers(-1, 120)
-_limits = st.none() | st.integers(0, 6)
+_cell_writes = st.builds(SetValue, _namespaces, _keys, _counts) | st.builds(AppendList, _namespaces, _keys, _counts)
+_writes = st.builds(InsertEntry, _entries) | _other_writes
+_refused: st.SearchStrategy[Write] = st.one_of(
+    st.builds(SetValue, _namespaces, _keys, _not_json),
+    st.builds(InsertEntry, st.builds(CustomEntry, id=_ids, parent_id=st.none(), custom_type=st.just("x"), data=_not_json)),
+    st.builds(
+        InsertEntry,
+        st.builds(MessageEntry, id=_ids, parent_id=st.none(), message=st.just(AssistantMessage(content=[], stop_reason="pending", timestamp=1))),
+    ),
+)
+_commits = st.one_of(
+    st.builds(Commit, st.lists(_writes, max_size=4)),  # entries with any parents and ids: often refused by the tree's rules
+    st.builds(Commit, st.tuples(_writes, _refused).map(list)),
+    st.builds(Commit, st.lists(_other_writes, min_size=1, max_size=4)),
+)
+_seqs = st.one_of(st.none(), st.none(), st.integers(-1, 60))
+_limits = st.sampled_from([None, None, None, 1, 2, 5, 0])
 _branch_scans = st.builds(
     BranchScan,
     start=_ids,
@@ -154,31 +156,54 @@ _reads = st.one_of(
     st.builds(Read, st.just("get_value"), st.tuples(_namespaces, _keys), _nothing),
     st.builds(Read, st.just("scan_values"), st.tuples(_namespaces, st.sampled_from(["", "k", "q/"])), _nothing),
     st.builds(Read, st.just("read_list"), st.tuples(_namespaces, _keys), _pages),
-    st.builds(Read, st.just("scan_branch"), st.tuples(_branch_scans), _nothing),
-    st.builds(Read, st.just("scan_branch_structure"), st.tuples(_branch_scans), _nothing),
     st.builds(Read, st.just("scan_entries"), st.tuples(_entry_scans), _nothing),
     st.builds(Read, st.just("scan_usage"), st.tuples(_usage_scans), _nothing),
 )
+_branch_reads = st.builds(Read, st.sampled_from(["scan_branch", "scan_branch_structure"]), st.tuples(_branch_scans), _nothing)
 
 
 @st.composite
-def _growing_commits(draw: st.DrawFn) -> Commit:
-    """A commit that is likely to be taken: a run of entries, each a child of the one before or of an early one."""
-    first = draw(st.integers(0, len(_IDS) - 1))
-    ids = _IDS[first : first + draw(st.integers(1, 6))]
-    parent: str | None = draw(st.none() | st.sampled_from(_IDS[: first + 1]))
+def _growth(draw: st.DrawFn, known: list[str], fresh: list[str]) -> Commit:
+    """A commit that is taken: a run of new entries, each a child of the one before, from any known entry or a new root."""
+    parent: str | None = draw(st.sampled_from([None, *known, *known[-1:] * 6]))
     writes: list[Write] = []
-    for id in ids:
-        entry = structs.replace(draw(_entries), id=id, parent_id=None if parent == id else parent)
-        writes.append(InsertEntry(entry))
+    for _ in range(min(draw(st.integers(1, 4)), len(fresh))):
+        id = fresh.pop(0)
+        writes.append(InsertEntry(structs.replace(draw(_entries), id=id, parent_id=parent)))
+        writes.append(draw(_cell_writes))
+        known.append(id)
         parent = id
     return Commit(writes)
 
 
-def storage_scripts(max_steps: int = 25) -> st.SearchStrategy[list[Step]]:
-    """Return a strategy of scripts for `replay`."""
-    step = st.one_of(_growing_commits(), _commits, _reads, _reads, st.just(Reopen()))
-    return st.lists(step, min_size=1, max_size=max_steps)
+@st.composite
+def storage_scripts(draw: st.DrawFn, max_steps: int = 15) -> list[Step]:
+    """A script for `replay`: commits that grow a tree, commits that mostly do not fit, reads, and reopenings."""
+    known: list[str] = []
+    fresh = [f"e{i}" for i in range(5 * max_steps)]
+    script: list[Step] = [draw(_growth(known, fresh))]
+    for _ in range(draw(st.integers(1, max_steps - 1))):
+        kind = draw(st.sampled_from(["grow", "grow", "commit", "read", "branch", "branch", "reopen"]))
+        if kind == "grow":
+            script.append(draw(_growth(known, fresh)))
+        elif kind == "commit":
+            script.append(draw(_commits))
+        elif kind == "reopen":
+            script.append(Reopen())
+        else:
+            read = draw(_branch_reads if kind == "branch" else _reads)
+            script.append(_about(read, known, draw))
+    return script
+
+
+def _about(read: Read, known: list[str], draw: st.DrawFn) -> Read:
+    """Point a read of a path at entries that are likely there."""
+    if read.method == "get_entries":
+        return structs.replace(read, args=(draw(st.lists(st.sampled_from([*known, "absent"]), max_size=4)),))
+    if isinstance(read.args[0], BranchScan):
+        stop = draw(st.none() | st.sampled_from(known)) if read.args[0].stop_at_id else None
+        return structs.replace(read, args=(structs.replace(read.args[0], start=draw(st.sampled_from([*known, "absent"])), stop_at_id=stop),))
+    return read
 
 
 # ---------------------------------------------------------------------------------------------------- the comparison
@@ -227,7 +252,7 @@ def _timeless(answer: Any) -> Any:
 
 
 def assert_behaves_like_memory(
-    open_storage: OpenStorage, *, examples: int = 50, max_steps: int = 25, while_closed: Callable[[str], None] | None = None
+    open_storage: OpenStorage, *, examples: int = 50, max_steps: int = 15, while_closed: Callable[[str], None] | None = None
 ) -> None:
     """Run random scripts against the stores that `open_storage` opens, each under a name of its own.
 
