@@ -12,6 +12,7 @@ from operator import itemgetter
 from laneway.storage import _checks as checks
 from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, EncodedUsage, EncodedValue, decode_json, decode_usage
 from laneway.storage.base import (
+    Addresses,
     BranchScan,
     CommitResult,
     DeleteList,
@@ -95,6 +96,10 @@ class Rows:
 
     def _stored_value(self, namespace: str, key: str, seq: int, data: bytes) -> StoredValue:
         return StoredValue(namespace=namespace, key=key, value=decode_json(data, f"value {namespace}/{key}"), seq=seq)
+
+    def addresses(self) -> Addresses:
+        """Answer `Enumerable.list_addresses`."""
+        return Addresses(namespaces=sorted(name for name, cells in self._values.items() if cells), lists=sorted(self._lists))
 
     def elements(self, namespace: str, key: str, after: int | None, order: SeqOrder, limit: int) -> list[ListElement]:
         """Answer `Storage.read_list`."""

@@ -223,6 +223,13 @@ class UsageScan(Struct, kw_only=True, frozen=True):
     limit: int | None = None
 
 
+class Addresses(Struct, kw_only=True, frozen=True):
+    """Where a store holds something: the namespaces that have cells and the (namespace, key) of every list, both sorted."""
+
+    namespaces: list[str]
+    lists: list[tuple[str, str]]
+
+
 class Storage(Protocol):
     """A session's store. Every backend passes `laneway.testing.StorageConformance`.
 
@@ -288,4 +295,12 @@ class Storage(Protocol):
 
     async def close(self) -> None:
         """Wait for admitted commits, release what is held, refuse what comes later. Calling it again does nothing."""
+        ...
+
+
+class Enumerable(Protocol):
+    """A store that can say what it holds. All of ours can; a fork of a session needs it."""
+
+    async def list_addresses(self) -> Addresses:
+        """Return the namespaces and lists that hold something now."""
         ...

@@ -24,6 +24,7 @@ from laneway.storage._line import CommitLine
 from laneway.storage._rows import Rows
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
+    Addresses,
     BranchScan,
     CommitResult,
     Entry,
@@ -222,6 +223,10 @@ class JsonlStorage:
     async def scan_usage(self, scan: UsageScan) -> list[UsageRow]:
         """See `Storage.scan_usage`."""
         return self._open_rows().scan_usage(scan)
+
+    async def list_addresses(self) -> Addresses:
+        """See `Enumerable.list_addresses`."""
+        return self._open_rows().addresses()
 
     async def get_stats(self) -> SessionStats:
         """See `Storage.get_stats`."""

@@ -10,6 +10,7 @@ from laneway.storage._codec import encode_commit
 from laneway.storage._rows import Rows
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
+    Addresses,
     BranchScan,
     CommitResult,
     Entry,
@@ -37,7 +38,7 @@ class MemoryStorage:
 
     def _open_rows(self) -> Rows:
         if self._closed:
-            raise StorageClosed("this session's memory was closed; its content is gone")
+            raise StorageClosed("this session's memory was closed; reopen() gives it back")
         return self._rows
 
     async def commit(self, writes: Sequence[Write]) -> CommitResult:
@@ -80,10 +81,20 @@ class MemoryStorage:
         """See `Storage.scan_usage`."""
         return self._open_rows().scan_usage(scan)
 
+    async def list_addresses(self) -> Addresses:
+        """See `Enumerable.list_addresses`."""
+        return self._open_rows().addresses()
+
     async def get_stats(self) -> SessionStats:
         """See `Storage.get_stats`."""
         return self._open_rows().stats
 
     async def close(self) -> None:
-        """See `Storage.close`. The content is gone afterwards."""
+        """See `Storage.close`. The content is gone with the last object that has it."""
         self._closed = True
+
+    def reopen(self) -> MemoryStorage:
+        """Return another storage with the same content, open whether or not this one is closed, as opening a file again would."""
+        storage = MemoryStorage()
+        storage._rows = self._rows
+        return storage
