@@ -6,6 +6,7 @@ namespace           key               content                                   
 `branch.tip`        branch name       id of the entry that the next append goes after, or None      session, lane
 `session.name`      `""`              display name                                                  session
 `session.metadata`  `""`              `SessionMetadata`                                             repository
+`session.creating`  `""`              there while a repository fills a new session                  repository
 `entry.label`       entry id          a person's bookmark                                           session, lane
 `lane.*`            lane name         configuration and inbox of a lane                             lane
 `op.*`, `pending.*` see the harness   the open operation, queued input, partial output              lane
@@ -24,6 +25,7 @@ from typing import Literal
 BRANCH_TIP = "branch.tip"
 SESSION_NAME = "session.name"
 SESSION_METADATA = "session.metadata"
+SESSION_CREATING = "session.creating"
 ENTRY_LABEL = "entry.label"
 LANE_CONFIG = "lane.config"
 LANE_STATE = "lane.state"
@@ -37,6 +39,7 @@ _KINDS: dict[str, NamespaceKind] = {
     BRANCH_TIP: "tip",
     SESSION_NAME: "name",
     SESSION_METADATA: "metadata",
+    SESSION_CREATING: "runtime",
     ENTRY_LABEL: "label",
     LANE_CONFIG: "lane_config",
     LANE_STATE: "lane_state",

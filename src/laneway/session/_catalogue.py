@@ -1,0 +1,133 @@
+"""What a folder of sessions looks like from outside, so that listing them opens none.
+
+A small SQLite file beside the sessions. It is never the truth: every row can be made again from its session, a damaged catalogue is
+thrown away, and a folder that cannot be written is listed without one. The rows of sessions that were closed properly are
+taken as they are; those of open or crashed sessions are checked against their files' sizes and times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_log = logging.getLogger("laneway.session")
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, name TEXT, cwd TEXT, parent_session_id TEXT,
+    message_count INTEGER NOT NULL, total_tokens INTEGER NOT NULL, cost REAL NOT NULL, preview TEXT NOT NULL,
+    closed INTEGER NOT NULL, signature TEXT
+) WITHOUT ROWID
+"""
+_COLUMNS = "id, created_at, updated_at, name, cwd, parent_session_id, message_count, total_tokens, cost, preview, closed, signature"
+_UPSERT = f"INSERT OR REPLACE INTO sessions ({_COLUMNS}) VALUES ({', '.join('?' * 12)})"
+T = TypeVar("T")
+
+
+class SessionInfo(Struct, frozen=True):
+    """A session in a list. Times are Unix ms, `cost` is US dollars, `preview` the first thing that a person said."""
+
+    id: str
+    created_at: int
+    updated_at: int
+    name: str | None = None
+    cwd: str | None = None
+    parent_session_id: str | None = None
+    message_count: int = 0
+    total_tokens: int = 0
+    cost: float = 0.0
+    preview: str = ""
+
+
+class CatalogueRow(Struct, frozen=True):
+    """`closed`: nobody has had it open since. `signature`: the size and time of its files when `info` was read."""
+
+    info: SessionInfo
+    closed: bool
+    signature: str | None
+
+
+class Catalogue:
+    """The rows by session id. Every call is blocking, short, and never raises for what the catalogue is made of."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, CatalogueRow]:
+        """Return all rows; none if there is no catalogue yet."""
+        if not self.path.exists():
+            return {}
+        return self._guarded(_read_rows, default={})
+
+    def write(self, rows: Iterable[CatalogueRow]) -> None:
+        """Add rows, or replace those with the same ids."""
+        values = [(*_values(row.info), row.closed, row.signature) for row in rows]
+        self._guarded(lambda db: db.executemany(_UPSERT, values), default=None)
+
+    def mark_open(self, id: str) -> None:
+        """Say that a session's row is not to be relied on from now on."""
+        self._guarded(lambda db: db.execute("UPDATE sessions SET closed = 0, signature = NULL WHERE id = ?", (id,)), default=None)
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Remove rows."""
+        values = [(id,) for id in ids]
+        self._guarded(lambda db: db.executemany("DELETE FROM sessions WHERE id = ?", values), default=None)
+
+    def clear(self) -> None:
+        """Throw the catalogue away; listing makes it again."""
+        for suffix in ("", "-journal"):
+            with contextlib.suppress(OSError):
+                self.path.with_name(self.path.name + suffix).unlink()
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
+        import sqlite3
+
+        try:
+            try:
+                with self._connect() as db:
+                    return work(db)
+            except sqlite3.OperationalError:  # locked, read-only, a full disk: the file is not to blame
+                raise
+            except sqlite3.DatabaseError as error:
+                _log.warning("the catalogue %s is damaged (%s) and is made anew", self.path, error)
+                self.clear()
+                with self._connect() as db:
+                    return work(db)
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("the catalogue %s cannot be used (%s); sessions are read one by one", self.path, error)
+            return default
+
+    @contextlib.contextmanager
+    def _connect(self) -> Generator[sqlite3.Connection]:
+        import sqlite3
+
+        db = sqlite3.connect(self.path, timeout=5.0, isolation_level=None)
+        try:
+            db.execute("PRAGMA synchronous = OFF")
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            db.execute("BEGIN" if version == _VERSION else "BEGIN IMMEDIATE")
+            if version != _VERSION and db.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+                db.execute("DROP TABLE IF EXISTS sessions")
+                db.execute(_SCHEMA)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+            yield db
+            db.execute("COMMIT")
+        finally:
+            db.close()
+
+
+def _read_rows(db: sqlite3.Connection) -> dict[str, CatalogueRow]:
+    rows = db.execute(f"SELECT {_COLUMNS} FROM sessions")
+    return {row[0]: CatalogueRow(SessionInfo(*row[:10]), bool(row[10]), row[11]) for row in rows}
+
+
+def _values(info: SessionInfo) -> tuple[object, ...]:
+    return tuple(getattr(info, name) for name in SessionInfo.__struct_fields__)

@@ -1,0 +1,257 @@
+"""Forks: a new session that begins with what another one has.
+
+The source is read as it is at one moment: through its mutation line if it is open here, else by reading its cells until two readings in a
+row agree. Entries are write-once, so they are copied afterwards, without holding anybody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal, Protocol, cast
+
+from msgspec import Struct, field
+
+from laneway.errors import BranchNotFound, ForkError
+from laneway.messages import TextContent, ToolResultMessage, now_ms
+from laneway.session._branch import inherit_id
+from laneway.session._ids import Ids
+from laneway.session._session import Session, SessionMetadata
+from laneway.session._tree import all_entries
+from laneway.session.entries import open_calls
+from laneway.session.keys import BRANCH_TIP, ENTRY_LABEL, LANE_CONFIG, LANE_STATE, MAIN_BRANCH, SESSION_NAME, kind_of
+from laneway.storage.base import (
+    Addresses,
+    AppendList,
+    BranchScan,
+    Entry,
+    EntryScan,
+    Enumerable,
+    InsertEntry,
+    ListElement,
+    MessageEntry,
+    SetValue,
+    Storage,
+    StoredValue,
+    Write,
+)
+
+_CHUNK = 1000
+_TRIES = 100
+_IDLE_LANE: dict[str, Any] = {"current_operation_id": None, "last_operation_id": None, "inbox": []}
+INTERRUPTED = "The session was forked while this call was running; its result belongs to the other session. Call the tool again if it is needed."
+
+
+class Fork(Struct, frozen=True):
+    """What to copy.
+
+    `scope` "branch": the path of `lane` to its tip, or to `entry_id` ("at"), or to that entry's parent ("before").
+    `scope` "tree": every entry, every lane's tip and configuration, and the application's values.
+    """
+
+    scope: Literal["branch", "tree"] = "branch"
+    lane: str = MAIN_BRANCH
+    entry_id: str | None = None
+    position: Literal["at", "before"] = "at"
+
+
+class ReadableStorage(Protocol):
+    """What a fork reads: a store, or a mutation scope on it."""
+
+    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]: ...
+    async def read_list(self, namespace: str, key: str, *, after: int | None = None, limit: int = ...) -> list[ListElement]: ...
+    async def scan_entries(self, scan: EntryScan) -> list[Entry]: ...
+
+
+class Snapshot(Struct, kw_only=True):
+    """The cells and lists of a session at one moment, and the seq of its last entry then."""
+
+    last_seq: int = 0
+    cells: dict[str, list[StoredValue]] = field(default_factory=dict[str, list[StoredValue]])
+    lists: dict[tuple[str, str], list[ListElement]] = field(default_factory=dict[tuple[str, str], list[ListElement]])
+
+    def cell(self, namespace: str, key: str) -> StoredValue | None:
+        """Return one cell, or None."""
+        return next((stored for stored in self.cells.get(namespace, ()) if stored.key == key), None)
+
+
+async def snapshot_open(session: Session) -> Snapshot:
+    """Read a session that is open here, at this place in its line of writers."""
+    return await session.mutate(lambda mutation: _collect(session.storage, mutation))
+
+
+async def snapshot_storage(storage: Storage) -> Snapshot:
+    """Read a store that somebody else may be writing: until two readings agree, for then nothing changed in between."""
+    before = await _collect(storage, storage)
+    for attempt in range(_TRIES):
+        after = await _collect(storage, storage)
+        if after == before:
+            return after
+        before = after
+        await asyncio.sleep(min(0.001 * 2**attempt, 0.1))
+    raise ForkError("the session is being written to so fast that it cannot be copied whole: try again, or fork it where it is open")
+
+
+async def addresses_of(storage: Storage) -> Addresses:
+    """Return where the store holds something. Raises ForkError if it cannot say."""
+    enumerate_ = getattr(storage, "list_addresses", None)
+    if enumerate_ is None:
+        raise ForkError(f"{type(storage).__name__} has no list_addresses(), so a copy might not be whole: fork through its repository")
+    return await cast("Enumerable", storage).list_addresses()
+
+
+async def _collect(storage: Storage, reader: ReadableStorage) -> Snapshot:
+    addresses = await addresses_of(storage)
+    found = Snapshot()
+    for namespace in addresses.namespaces:
+        if kind_of(namespace) != "runtime":
+            cells = await reader.scan_values(namespace)
+            if cells:
+                found.cells[namespace] = cells
+    for namespace, key in addresses.lists:
+        if kind_of(namespace) != "runtime":
+            found.lists[namespace, key] = [element async for element in _elements(reader, namespace, key)]
+    newest = await reader.scan_entries(EntryScan(order="desc", limit=1))
+    found.last_seq = newest[0].seq if newest else 0
+    return found
+
+
+async def _elements(reader: ReadableStorage, namespace: str, key: str) -> AsyncIterator[ListElement]:
+    after: int | None = None
+    while page := await reader.read_list(namespace, key, after=after, limit=_CHUNK):
+        for element in page:
+            yield element
+        after = page[-1].seq
+
+
+# ---------------------------------------------------------------------------------------------------- the plan
+
+
+class ForkPlan:
+    """The commits that make the fork. `check()` refuses what cannot be forked before anything is created."""
+
+    def __init__(self, *, source: SessionMetadata, storage: Storage, snapshot: Snapshot, fork: Fork, ids: Ids) -> None:
+        self._source = source
+        self._storage = storage
+        self._snapshot = snapshot
+        self._fork = fork
+        self._ids = ids
+        self._tip: str | None = None
+
+    def metadata(self, id: str) -> SessionMetadata:
+        """Return the metadata of the new session."""
+        forked = {"scope": self._fork.scope} if self._fork.scope == "tree" else {"scope": "branch", "lane": self._fork.lane, "entry_id": self._tip}
+        return SessionMetadata(
+            id=id,
+            created_at=now_ms(),
+            cwd=self._source.cwd,
+            parent_session_id=self._source.id,
+            metadata={**self._source.metadata, "forked_from": forked},
+        )
+
+    async def check(self) -> None:
+        """Find the fork point.
+
+        Raises:
+            ForkError: the entry is not on the branch, or the session holds data of a newer laneway.
+            BranchNotFound: there is no such lane.
+        """
+        fork = self._fork
+        for namespace in (*self._snapshot.cells, *(namespace for namespace, _ in self._snapshot.lists)):
+            if kind_of(namespace) == "unknown":
+                raise ForkError(f"session {self._source.id} has data in {namespace!r}, which only a newer laneway understands: fork it with that one")
+        if fork.scope == "tree":
+            if fork.entry_id is not None:
+                raise ForkError("a fork of the whole tree takes no entry_id: use scope='branch' to fork at an entry")
+            return
+        tip = self._snapshot.cell(BRANCH_TIP, fork.lane)
+        if tip is None:
+            raise BranchNotFound(f"session {self._source.id} has no branch {fork.lane!r} to fork")
+        self._tip = await self._fork_point(tip.value)
+
+    async def _fork_point(self, tip: str | None) -> str | None:
+        fork = self._fork
+        chosen = tip if fork.entry_id is None else fork.entry_id
+        if chosen is None:
+            return None
+        nodes = [] if tip is None else await self._storage.scan_branch_structure(BranchScan(start=tip, stop_at_id=chosen))
+        if not nodes or nodes[-1].id != chosen:
+            raise ForkError(f"entry {chosen} is not on the branch {fork.lane!r} of session {self._source.id}: choose one of its path")
+        return nodes[-1].parent_id if fork.position == "before" else chosen
+
+    async def commits(self) -> AsyncIterator[Sequence[Write]]:
+        """Yield the commits, in order: entries with their seqs, then the values that belong to them."""
+        chunk: list[Write] = []
+        copied: set[str] = set()
+        async for entry in self._entries():
+            copied.add(entry.id)
+            chunk.append(InsertEntry(entry, keep_seq=True))
+            if len(chunk) == _CHUNK:
+                yield chunk
+                chunk = []
+        if chunk:
+            yield chunk
+        yield [*await self._lanes(), *self._values(copied)]
+
+    async def _entries(self) -> AsyncIterator[Entry]:
+        if self._fork.scope == "tree":
+            async for entry in all_entries(self._storage, to_seq=self._snapshot.last_seq):
+                yield entry
+            return
+        cursor: int | None = None
+        while self._tip is not None:
+            page = await self._storage.scan_branch(BranchScan(start=self._tip, order="oldest_first", cursor=cursor, limit=_CHUNK))
+            for entry in page:
+                yield entry
+            if len(page) < _CHUNK:
+                return
+            cursor = page[-1].seq
+
+    async def _lanes(self) -> list[Write]:
+        """Return the tips and configurations of the copied lanes, all idle, and results for calls that were still running."""
+        if self._fork.scope == "tree":
+            tips = {stored.key: stored.value for stored in self._snapshot.cells.get(BRANCH_TIP, ())}
+        else:
+            tips = {self._fork.lane: self._tip}
+        writes: list[Write] = []
+        answered: dict[str, str] = {}  # tip → its last result; lanes that share a tip share the results too
+        for name, tip in tips.items():
+            if tip is not None and self._fork.entry_id is None:
+                if tip not in answered:
+                    results = await self._interrupted_results(tip)
+                    writes += [InsertEntry(entry) for entry in results]
+                    answered[tip] = results[-1].id if results else tip
+                tip = answered[tip]
+            writes.append(SetValue(BRANCH_TIP, name, tip))
+            config = self._snapshot.cell(LANE_CONFIG, name)
+            if config is not None:
+                writes.append(SetValue(LANE_CONFIG, name, config.value))
+            if self._snapshot.cell(LANE_STATE, name) is not None:
+                writes.append(SetValue(LANE_STATE, name, _IDLE_LANE))
+        return writes
+
+    async def _interrupted_results(self, tip: str) -> list[MessageEntry]:
+        page = await self._storage.scan_branch(BranchScan(start=tip, stop_at_type="compaction", limit=256))
+        results: list[MessageEntry] = []
+        parent = tip
+        asked_by = next((entry.id for entry in page if isinstance(entry, MessageEntry) and getattr(entry.message, "tool_calls", None)), tip)
+        for call in open_calls(page[::-1]):
+            message = ToolResultMessage(tool_call_id=call.id, tool_name=call.name, content=[TextContent(text=INTERRUPTED)], is_error=True)
+            results.append(MessageEntry(id=inherit_id(self._ids, asked_by), parent_id=parent, message=message))
+            parent = results[-1].id
+        return results
+
+    def _values(self, copied: set[str]) -> list[Write]:
+        """Return the name, the labels of what is copied, and for a tree the application's cells and lists."""
+        cells = self._snapshot.cells
+        writes: list[Write] = [SetValue(SESSION_NAME, stored.key, stored.value) for stored in cells.get(SESSION_NAME, ())]
+        labels = cells.get(ENTRY_LABEL, ())
+        writes += [SetValue(ENTRY_LABEL, stored.key, stored.value) for stored in labels if self._fork.scope == "tree" or stored.key in copied]
+        if self._fork.scope == "tree":
+            for namespace, stored_values in cells.items():
+                if kind_of(namespace) == "app":
+                    writes += [SetValue(namespace, stored.key, stored.value) for stored in stored_values]
+            for (namespace, key), elements in self._snapshot.lists.items():
+                if kind_of(namespace) == "app":
+                    writes += [AppendList(namespace, key, element.value) for element in elements]
+        return writes

@@ -1,0 +1,235 @@
+"""Repositories in a folder: one file per session, and a catalogue so that listing opens none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from laneway.errors import SessionExists, SessionNotFound, StorageCorruption, StorageError
+from laneway.session._catalogue import Catalogue, CatalogueRow, SessionInfo
+from laneway.session._ids import Ids
+from laneway.session._repo import SessionRepo, info_if_readable, read_info
+from laneway.session._session import Session, SessionMetadata
+from laneway.session.keys import is_session_id
+from laneway.storage.base import Storage, Write
+
+_log = logging.getLogger("laneway.session")
+_AT_ONCE = 8
+_LEFTOVER_AGE = 24 * 3600.0
+CATALOGUE = ".catalogue.sqlite"
+SEARCH_INDEX = ".search.sqlite"
+
+
+class FolderRepo(SessionRepo):
+    """Sessions in `directory`, each in the file `{id}{suffix}`. The directory is made when the first session is."""
+
+    suffix: str
+    side_suffixes: tuple[str, ...] = ()
+    """What a store in use has beside its file."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, durability: Literal["process", "power"] = "process") -> None:
+        super().__init__()
+        self.directory = Path(directory)
+        self._durability: Literal["process", "power"] = durability
+        self._catalogue = Catalogue(self.directory / CATALOGUE)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.directory)!r})"
+
+    def path(self, id: str) -> Path:
+        """Return the file of a session, whether it exists or not."""
+        return self.directory / f"{id}{self.suffix}"
+
+    async def rebuild(self) -> None:
+        """Throw the catalogue away and make it again from the sessions."""
+        await asyncio.to_thread(self._catalogue.clear)
+        await self._infos()
+
+    # ------------------------------------------------------------------------------------------------ one session
+
+    @abstractmethod
+    async def _open_file(self, path: Path, *, wait: float = 0.0, create: bool = False, read_only: bool = False) -> Storage: ...
+
+    async def _exists(self, id: str) -> bool:
+        return await asyncio.to_thread(self.path(id).exists)
+
+    async def _make(self, metadata: SessionMetadata, commits: AsyncIterator[Sequence[Write]]) -> None:
+        # The session is written under a name that no list shows and gets its own in one step: there is never half a session.
+        await asyncio.to_thread(self._make_directory)
+        temporary = self.directory / f".{metadata.id}.{Ids().new()}.tmp{self.suffix}"
+        try:
+            storage = await self._open_file(temporary, create=True)
+            try:
+                async for writes in commits:
+                    await storage.commit(writes)
+                info = await read_info(storage, metadata.id)
+            finally:
+                await storage.close()
+            await asyncio.to_thread(_give_name, temporary, self.path(metadata.id))
+        finally:
+            await asyncio.to_thread(self._unlink, temporary)
+        await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=True, signature=None)])
+
+    async def _open_storage(self, id: str, wait: float) -> Storage:
+        self._refuse_missing(id, await self._exists(id))
+        storage = await self._open_file(self.path(id), wait=wait)
+        await asyncio.to_thread(self._catalogue.mark_open, id)
+        return storage
+
+    async def _open_to_read(self, id: str) -> Storage:
+        self._refuse_missing(id, is_session_id(id) and await self._exists(id))
+        return await self._open_file(self.path(id), read_only=True)
+
+    async def _detach(self, session: Session) -> None:
+        try:
+            info = await info_if_readable(session.storage, session.metadata.id)
+        finally:
+            await session.storage.close()
+        if info is not None:
+            await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=True, signature=None)])
+
+    async def _remove(self, id: str) -> None:
+        self._refuse_missing(id, await self._exists(id))
+        with contextlib.suppress(StorageCorruption):  # nobody can have a damaged session open
+            await (await self._open_file(self.path(id))).close()
+        await asyncio.to_thread(self._unlink, self.path(id))
+        await asyncio.to_thread(self._catalogue.remove, [id])
+
+    def _refuse_missing(self, id: str, exists: bool) -> None:
+        if not exists:
+            raise SessionNotFound(f"there is no session {id!r} in {self.directory}")
+
+    def _make_directory(self) -> None:
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder {self.directory} for sessions: {error}") from error
+
+    def _unlink(self, path: Path) -> None:
+        for suffix in ("", *self.side_suffixes):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).unlink()
+
+    # ------------------------------------------------------------------------------------------------ all sessions
+
+    async def _infos(self) -> list[SessionInfo]:
+        ids, rows = await asyncio.to_thread(lambda: (self._scan(), self._catalogue.read()))
+        infos = [row.info for id, row in rows.items() if row.closed and id in ids]
+        unsure = [id for id in ids if id not in rows or not rows[id].closed]
+        if unsure:
+            infos += await self._read_again(unsure, rows)
+        gone = [id for id in rows if id not in ids]
+        if gone:
+            await asyncio.to_thread(self._catalogue.remove, gone)
+        return infos
+
+    async def _read_again(self, ids: list[str], rows: dict[str, CatalogueRow]) -> list[SessionInfo]:
+        """Return the rows of sessions that are open, crashed, or not in the catalogue, reading only those whose files changed."""
+        found: list[SessionInfo] = []
+        fresh: list[CatalogueRow] = []
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(id: str) -> None:
+            async with gate:
+                signature = await asyncio.to_thread(self._signature, id)
+                known = rows.get(id)
+                if known is not None and known.signature == signature:
+                    found.append(known.info)
+                    return
+                info = await self._info_of_file(id)
+                if info is not None:
+                    found.append(info)
+                    fresh.append(CatalogueRow(info, closed=False, signature=await asyncio.to_thread(self._signature, id)))
+
+        await asyncio.gather(*(look(id) for id in ids))
+        if fresh:
+            await asyncio.to_thread(self._catalogue.write, fresh)
+        return found
+
+    async def _info_of_file(self, id: str) -> SessionInfo | None:
+        try:
+            async with self.reading(id) as storage:
+                return await read_info(storage, id)
+        except SessionNotFound:
+            return None  # deleted meanwhile
+        except (StorageError, OSError) as error:
+            _log.warning("session %s in %s is left out of the list: %s", id, self.directory, error)
+            return None
+
+    def _scan(self) -> set[str]:
+        """Return the ids of the session files, and remove what a crash left of a creation long ago."""
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise StorageError(f"cannot list the sessions in {self.directory}: {error}") from error
+        for name in names:
+            if name.startswith(".") and f".tmp{self.suffix}" in name:
+                self._remove_leftover(self.directory / name)
+        length = len(self.suffix)
+        return {name[:-length] for name in names if name.endswith(self.suffix) and is_session_id(name[:-length])}
+
+    def _remove_leftover(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFTOVER_AGE:
+                path.unlink()
+
+    def _signature(self, id: str) -> str:
+        """Return the sizes and times of a session's files: equal means that nothing was written."""
+        parts: list[str] = []
+        for suffix in ("", *self.side_suffixes):
+            try:
+                status = os.stat(f"{self.path(id)}{suffix}")
+                parts.append(f"{status.st_size}@{status.st_mtime_ns}")
+            except OSError:
+                parts.append("-")
+        return ",".join(parts)
+
+
+class SqliteRepo(FolderRepo):
+    """Sessions in a folder, one SQLite file each; the default. `durability="power"` makes each commit survive a power cut."""
+
+    suffix = ".sqlite"
+    side_suffixes = ("-wal", "-shm", "-journal")
+
+    async def _open_file(self, path: Path, *, wait: float = 0.0, create: bool = False, read_only: bool = False) -> Storage:
+        from laneway.storage.sqlite import SqliteStorage
+
+        return await SqliteStorage.open(path, durability=self._durability, wait=wait, create=create, read_only=read_only)
+
+
+class JsonlRepo(FolderRepo):
+    """Sessions in a folder, one text file each, that a person can read and mail."""
+
+    suffix = ".jsonl"
+    side_suffixes = (".lock",)
+
+    async def _open_file(self, path: Path, *, wait: float = 0.0, create: bool = False, read_only: bool = False) -> Storage:
+        from laneway.storage.jsonl import JsonlStorage
+
+        return await JsonlStorage.open(path, durability=self._durability, wait=wait, create=create, read_only=read_only)
+
+
+def _give_name(temporary: Path, path: Path) -> None:
+    """Rename a file unless the name is taken."""
+    try:
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if isinstance(error, FileExistsError):
+                raise
+            if path.exists():  # a file system without hard links: not proof against a race, but against a slip
+                raise FileExistsError(str(path)) from error
+            os.rename(temporary, path)
+    except FileExistsError:
+        raise SessionExists(f"there is a session file {path} already: open it, or choose another id") from None
+    except OSError as error:
+        raise StorageError(f"cannot create {path}: {error}") from error
