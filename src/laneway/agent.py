@@ -133,15 +133,36 @@ class AgentState:
 class _ActiveRun:
     """One run: its abort, its listeners' failures, and the batch that an interrupting steer may stop."""
 
-    __slots__ = ("batch", "controller", "failures", "idle", "loop", "owner", "silenced", "sink")
+    __slots__ = ("batch", "controller", "failures", "idle", "loop", "owner", "signal", "silenced", "sink")
 
     def __init__(self, owner: Agent, controller: AbortController, sink: Callable[[AgentEvent], Awaitable[None]] | None) -> None:
-        self.owner, self.controller, self.sink = owner, controller, sink
+        self.owner, self.controller, self.signal, self.sink = owner, controller, controller.signal, sink
         self.loop = asyncio.get_running_loop()
         self.failures: list[Exception] = []
         self.silenced: set[object] = set()
         self.batch: AbortController | None = None
         self.idle: asyncio.Event = asyncio.Event()
+
+    async def emit(self, event: AgentEvent) -> None:
+        """Reduce the event into the state, then serve each listener, then the stream."""
+        if self.failures and type(event) is AgentEnd:
+            event = msgspec.structs.replace(event, reason="error")
+        self.owner.state.reduce(event)
+        for key, listener in self.owner.listeners:
+            if self.silenced and key in self.silenced:
+                continue
+            try:
+                done = listener(event, self.signal)
+                if done is not None:
+                    await done
+            except Exception as error:
+                self.fail(key, error)
+            except asyncio.CancelledError as error:
+                if _being_cancelled():
+                    raise
+                self.fail(key, RuntimeError(f"a listener's own work was cancelled while it handled {event.type}").with_traceback(error.__traceback__))
+        if self.sink is not None:
+            await self.sink(event)
 
     def fail(self, listener: object, error: Exception) -> None:
         """Stop the run for a listener that raised: the exception is its author's, `prompt()` raises it once all has settled."""
@@ -220,7 +241,7 @@ class Agent:
         self._steering: deque[AgentMessage] = deque()
         self._follow_up: deque[AgentMessage] = deque()
         self._interrupting = False
-        self._listeners: dict[object, Listener] = {}
+        self.listeners: tuple[tuple[object, Listener], ...] = ()  # replaced, never changed: a run may be iterating over it
         self._run: _ActiveRun | None = None
 
     # ------------------------------------------------------------------------------------------------ start
@@ -319,13 +340,10 @@ class Agent:
         _inside.set((*_inside.get(), run))
         state = self.state
 
-        async def emit(event: AgentEvent) -> None:
-            await self._process(run, event)
-
         try:
             context = AgentContext(messages=state.messages, tools=state.tools)
             config = self._config(run, skip_first_poll)
-            new = await run_in_loop(prompts, context, config, emit, signal=run.controller.signal, stream_fn=self.stream_fn)
+            new = await run_in_loop(prompts, context, config, run.emit, signal=run.controller.signal, stream_fn=self.stream_fn)
         finally:
             state._streaming_message, state._pending, state._run = None, frozenset(), None  # pyright: ignore[reportPrivateUsage]
             self._run = None
@@ -368,27 +386,6 @@ class Agent:
             limits=self.limits,
             batch_interrupt=interrupt,
         )
-
-    async def _process(self, run: _ActiveRun, event: AgentEvent) -> None:
-        if run.failures and type(event) is AgentEnd:
-            event = msgspec.structs.replace(event, reason="error")
-        self.state.reduce(event)
-        signal = run.controller.signal
-        for key, listener in tuple(self._listeners.items()):
-            if key in run.silenced or key not in self._listeners:
-                continue
-            try:
-                done = listener(event, signal)
-                if done is not None:
-                    await done
-            except Exception as error:
-                run.fail(key, error)
-            except asyncio.CancelledError as error:
-                if _being_cancelled():
-                    raise
-                run.fail(key, RuntimeError(f"a listener's own work was cancelled while it handled {event.type}").with_traceback(error.__traceback__))
-        if run.sink is not None:
-            await run.sink(event)
 
     # ------------------------------------------------------------------------------------------------ queues
 
@@ -461,10 +458,10 @@ class Agent:
         `abort`; it cannot wait for the run it is part of.
         """
         key = object()
-        self._listeners[key] = listener
+        self.listeners = (*self.listeners, (key, listener))
 
         def unsubscribe() -> None:
-            self._listeners.pop(key, None)
+            self.listeners = tuple(pair for pair in self.listeners if pair[0] is not key)
 
         return unsubscribe
 

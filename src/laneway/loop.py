@@ -22,7 +22,7 @@ from msgspec import Struct
 from laneway._effects.batch import Batch, fail_truncated, run_batch
 from laneway._effects.call_tools import After, Before, Outcome, Prepared, plain_args
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
-from laneway._effects.respond import respond
+from laneway._effects.respond import StreamGuard, respond
 from laneway._event_stream import EventStream
 from laneway.abort import AbortController, AbortSignal, abort_scope
 from laneway.errors import Aborted, LoopInputError
@@ -367,6 +367,15 @@ class _Run:
         self._thinking_level: ThinkingLevel = config.thinking_level
         self._new: list[AgentMessage] = []
         self._declarer, self._projection = ToolDeclarer(), Projection()
+        # Where no hook can reach the running context, it only grows, and its past need not be compared turn by turn.
+        self._append_only = not (
+            config.prepare_request or config.prepare_next_turn or config.finish_turn or config.before_tool_call or config.after_tool_call
+        )
+        self._shaped = config.transform_context is not None or config.convert_to_llm is not None
+        self._asks = self._shaped or config.prepare_request is not None or config.get_api_key is not None
+        self._guard: StreamGuard | None = None
+        self._options: tuple[ThinkingLevel, str | None, StreamOptions] | None = None
+        self._tools: tuple[list[AgentTool], dict[str, AgentTool]] = ([], {})
         self._limits = _LimitCounter(config.limits)
         self._partial: AssistantMessage | None = None
 
@@ -380,7 +389,7 @@ class _Run:
     async def add(self, messages: list[AgentMessage]) -> None:
         """Put messages into the transcript, with a system message where the tools changed."""
         context = self._context
-        for message in self._declarer.declare(context.messages, context.tools, messages):
+        for message in self._declarer.declare(context.messages, context.tools, messages, append_only=self._append_only):
             await self.emit(MessageStart(message=message))
             context.messages.append(message)
             self._new.append(message)
@@ -406,23 +415,30 @@ class _Run:
     async def respond(self) -> AssistantMessage:
         """Make one request and put the response into the transcript; whatever goes wrong is an error message there."""
         try:
-            async with abort_scope(self._signal):
-                transcript, options = await self._request()
+            if self._failure is not None:
+                raise self._failure
+            if self._asks:
+                async with abort_scope(self._signal):
+                    transcript, options = await self._request()
+            else:
+                messages = self._projection.project(self._context.messages, append_only=self._append_only)
+                transcript, options = Transcript(messages=messages), self._options_with(None)
         except Aborted as error:
             final = self._broken("aborted", error)
         except Exception as error:
             final = self._broken("aborted" if self._signal.aborted else "error", error)
         else:
-            final = await respond(self._model, transcript, options, stream_fn=self._stream_fn or _default_stream_fn(), on_event=self._on_stream_event)
+            if self._guard is None:
+                self._guard = StreamGuard(self._signal)
+            stream_fn = self._stream_fn or _default_stream_fn()
+            final = await respond(self._model, transcript, options, stream_fn=stream_fn, on_event=self._on_stream_event, guard=self._guard)
         return await self._close_message(final)
 
     async def _request(self) -> tuple[Transcript, StreamOptions]:
-        config, signal = self._config, self._signal
-        if self._failure is not None:
-            raise self._failure
+        config = self._config
         if config.prepare_request is not None:
             request = RequestContext(context=self._context, model=self._model, thinking_level=self._thinking_level)
-            update = await call_hook(config.prepare_request, request, signal)
+            update = await call_hook(config.prepare_request, request, self._signal)
             if update is not None:
                 self._apply(update)
         messages = self._context.messages
@@ -430,11 +446,18 @@ class _Run:
             messages = await call_hook(config.transform_context, list(messages))
         if config.convert_to_llm is not None:
             messages = cast("list[AgentMessage]", await call_hook(config.convert_to_llm, list(messages)))
-        transcript = Transcript(messages=self._projection.project(messages))
+        transcript = Transcript(messages=self._projection.project(messages, append_only=self._append_only and not self._shaped))
         key = None if config.get_api_key is None else await call_hook(config.get_api_key, self._model.provider)
-        reasoning = None if self._thinking_level == "off" else self._thinking_level
-        options = msgspec.structs.replace(config.stream_options, signal=signal, reasoning=reasoning, api_key=key or config.stream_options.api_key)
-        return transcript, options
+        return transcript, self._options_with(key)
+
+    def _options_with(self, key: str | None) -> StreamOptions:
+        level = self._thinking_level
+        if self._options is None or self._options[0] != level or self._options[1] != key:
+            base = self._config.stream_options
+            reasoning = None if level == "off" else level
+            options = msgspec.structs.replace(base, signal=self._signal, reasoning=reasoning, api_key=key or base.api_key)
+            self._options = (level, key, options)
+        return self._options[2]
 
     def _apply(self, update: RequestUpdate | TurnUpdate) -> None:
         if update.context is not None:
@@ -519,7 +542,7 @@ class _Run:
 
         return Batch(
             calls=calls,
-            tools={tool.name: tool for tool in context.tools},
+            tools=self._tools_by_name(context.tools),
             signal=signal,
             interrupt=None if config.batch_interrupt is None else config.batch_interrupt(),
             mode=config.tool_execution,
@@ -528,6 +551,11 @@ class _Run:
             after=None if config.after_tool_call is None else after,
             on_result=keep,
         )
+
+    def _tools_by_name(self, tools: list[AgentTool]) -> dict[str, AgentTool]:
+        if self._tools[0] != tools:
+            self._tools = (list(tools), {tool.name: tool for tool in tools})
+        return self._tools[1]
 
     # -- between turns
 
@@ -580,6 +608,8 @@ class _Run:
     async def end(self, reason: AgentEndReason) -> list[AgentMessage]:
         """Close the run and return its new messages."""
         limit = self._limits.reached() if reason == "limit" else None
+        if self._guard is not None:
+            self._guard.close()
         await self.emit(AgentEnd(messages=list(self._new), reason=reason, limit=limit))
         if self.raised is not None:
             raise self.raised

@@ -183,9 +183,11 @@ class ToolDeclarer:
         self._declared: dict[str, ToolDeclaration] = {}
         self._tools: Sequence[_Declared] | None = None
 
-    def declare(self, messages: Sequence[AgentMessage], tools: Sequence[_Declared], pending: Sequence[AgentMessage]) -> list[AgentMessage]:
-        """See `declare_tool_changes`."""
-        changed = self._replay(messages)
+    def declare(
+        self, messages: Sequence[AgentMessage], tools: Sequence[_Declared], pending: Sequence[AgentMessage], *, append_only: bool = False
+    ) -> list[AgentMessage]:
+        """See `declare_tool_changes`. `append_only` promises that `messages` only grew since the last call."""
+        changed = self._replay(messages, append_only)
         last = next((i for i in range(len(pending) - 1, -1, -1) if isinstance(pending[i], SystemMessage)), None)
         if last is None and not changed and self._tools == tools:
             return list(pending)
@@ -197,11 +199,11 @@ class ToolDeclarer:
         self._tools = list(tools)
         return self._merge(pending, last, delta)
 
-    def _replay(self, messages: Sequence[AgentMessage]) -> bool:
+    def _replay(self, messages: Sequence[AgentMessage], append_only: bool) -> bool:
         """Bring the declared tools up to date; say whether any system message was new."""
         seen = len(self._seen)
         changed = False
-        if self._seen != messages[:seen]:
+        if not append_only and self._seen != messages[:seen]:
             self._seen, self._declared, seen, changed = [], {}, 0, True
         for message in messages[seen:]:
             if isinstance(message, SystemMessage):
@@ -290,10 +292,13 @@ class Projection:
         self._results: dict[str, ToolResultMessage] = {}
         self._others: list[Message] = []
 
-    def project(self, messages: Sequence[AgentMessage]) -> list[Message]:
-        """Return the provider's view of `messages` as a list of its own. Unchanged messages keep their identity."""
+    def project(self, messages: Sequence[AgentMessage], *, append_only: bool = False) -> list[Message]:
+        """Return the provider's view of `messages` as a list of its own. Unchanged messages keep their identity.
+
+        `append_only` promises that `messages` only grew since the last call; without it the part already seen is compared.
+        """
         seen = len(self._seen)
-        if self._seen != messages[:seen]:
+        if not append_only and self._seen != messages[:seen]:
             self._reset()
             seen = 0
         for message in messages[seen:]:

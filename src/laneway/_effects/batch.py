@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from laneway._effects.call_tools import (
@@ -20,7 +21,7 @@ from laneway._effects.call_tools import (
     prepare,
     result_message,
 )
-from laneway.abort import AbortSignal
+from laneway.abort import AbortSignal, void
 from laneway.events import AgentEvent, MessageEnd, MessageStart, ToolExecutionEnd, ToolExecutionStart, ToolExecutionUpdate
 from laneway.messages import ToolCall, ToolResult, ToolResultMessage
 from laneway.tools.base import AgentTool, ExecutionMode
@@ -137,7 +138,7 @@ async def _preflight(batch: Batch, call: ToolCall, emit: Emit) -> Prepared | Out
 class _Running:
     """Calls under way. One place emits for all of them, so listeners see one event at a time, whatever runs at once."""
 
-    __slots__ = ("_batch", "_calls", "_closed", "_deliveries", "_emit", "_left", "_news", "_wake")
+    __slots__ = ("_batch", "_calls", "_closed", "_deliveries", "_detach", "_emit", "_left", "_loop", "_news", "_wake")
 
     def __init__(self, batch: Batch, emit: Emit) -> None:
         self._batch, self._emit = batch, emit
@@ -147,53 +148,66 @@ class _Running:
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
         self._left = 0
+        loop = self._loop = asyncio.get_running_loop()
+        self._detach = [batch.signal.on_abort(lambda: void(loop.call_soon_threadsafe(self._abort)))]
+        if batch.interrupt is not None:
+            self._detach.append(batch.interrupt.on_abort(lambda: void(loop.call_soon_threadsafe(self._interrupt))))
 
     def start(self, index: int, call: ToolCall, prepared: Prepared) -> None:
         batch = self._batch
-
-        async def on_update(partial: ToolResult) -> None:
-            if self._closed:
-                return
-            delivered = self._deliveries[index] = asyncio.get_running_loop().create_future()
-            self._tell((index, partial))
-            await delivered
-
-        running = self._calls[index] = RunningCall(
+        self._left += 1
+        self._calls[index] = RunningCall(
             prepared,
             signal=batch.signal,
-            interrupt=batch.interrupt,
-            on_update=on_update,
+            on_update=partial(self._update, index),
             after=None if batch.after is None else batch.after(call, prepared),
             grace=batch.grace,
+            on_settled=partial(self._tell, (index, None)),
+            watch=False,
         )
-        self._left += 1
-        running.outcome.add_done_callback(lambda _: self._tell((index, None)))
+
+    async def _update(self, index: int, result: ToolResult) -> None:
+        if self._closed:
+            return
+        delivered = self._deliveries[index] = self._loop.create_future()
+        self._tell((index, result))
+        await delivered
 
     def _tell(self, news: tuple[int, ToolResult | None]) -> None:
         self._news.append(news)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
+    def _abort(self) -> None:
+        for running in self._calls.values():
+            running.abort()
+
+    def _interrupt(self) -> None:
+        for running in self._calls.values():
+            running.interrupt()
+
     async def drain(self) -> None:
         """Emit updates and ends as they come until every call is settled."""
+        outcomes = self._batch.outcomes
         while self._left:
             if not self._news:
-                self._wake = asyncio.get_running_loop().create_future()
+                self._wake = self._loop.create_future()
                 await self._wake
             news, self._news = self._news, []
-            for index, partial in news:
+            for index, result in news:
                 call = self._batch.calls[index]
-                if partial is None:
+                if result is None:
                     self._left -= 1
-                    outcome = self._batch.outcomes[index] = self._calls[index].outcome.result()
+                    outcome = outcomes[index] = self._calls[index].result
+                    assert outcome is not None
                     await _emit_end(call, outcome, self._emit)
                 else:
-                    await self._deliver(index, call, partial)
+                    await self._deliver(index, call, result)
 
-    async def _deliver(self, index: int, call: ToolCall, partial: ToolResult) -> None:
+    async def _deliver(self, index: int, call: ToolCall, result: ToolResult) -> None:
         try:
-            if not self._calls[index].outcome.done():  # an abandoned call is over, whatever it still reports
-                event = ToolExecutionUpdate(tool_call_id=call.id, tool_name=call.name, args=call.arguments, partial_result=partial)
+            if not self._calls[index].done:  # an abandoned call is over, whatever it still reports
+                event = ToolExecutionUpdate(tool_call_id=call.id, tool_name=call.name, args=call.arguments, partial_result=result)
                 await self._emit(event)
         finally:
             self._delivered(self._deliveries.pop(index))
@@ -204,8 +218,10 @@ class _Running:
             delivery.set_result(None)
 
     async def stop(self) -> None:
-        """Cancel what still runs (only when an emit raised or the task was cancelled) and wait for it to settle."""
+        """Let go; cancel what still runs (only when an emit raised or the task was cancelled) and wait for it to settle."""
         self._closed = True
+        for detach in self._detach:
+            detach()
         if not self._left:
             return
         for delivery in self._deliveries.values():
@@ -215,8 +231,8 @@ class _Running:
         await asyncio.wait([running.outcome for running in self._calls.values()])
 
 
-async def _emit_end(call: ToolCall, outcome: Outcome, emit: Emit) -> None:
-    await emit(ToolExecutionEnd(tool_call_id=call.id, tool_name=call.name, result=outcome.result, is_error=outcome.is_error))
+def _emit_end(call: ToolCall, outcome: Outcome, emit: Emit) -> Awaitable[None]:
+    return emit(ToolExecutionEnd(tool_call_id=call.id, tool_name=call.name, result=outcome.result, is_error=outcome.is_error))
 
 
 async def _emit_result(batch: Batch, call: ToolCall, outcome: Outcome, emit: Emit) -> None:

@@ -136,16 +136,19 @@ def _decide(call: ToolCall, tool: AgentTool, args: Any, answer: object) -> Prepa
 
 
 class RunningCall:
-    """A call that executes in a task of its own. `outcome` is set exactly once, whatever the tool does.
+    """A call that executes in a task of its own. Its outcome is set exactly once, whatever the tool does.
 
-    The tool sees `signal` at once; after an abort and `grace` seconds it is cancelled, after `interrupt` or its own timeout
+    The tool sees `signal` at once; after an abort and `grace` seconds it is cancelled, after an interruption or its own timeout
     at once; if it ignores the cancellation for 5 s it is abandoned with a logged warning. A result that it still returns
     within that time is kept. `on_update` is awaited for each partial result, in order, before the outcome is set;
     what it raises ends the call and is raised by `outcome`. `after` is the after hook, asked unless the call was cut.
+    `on_settled` is called once the outcome is there. With `watch=False` the owner tells the call itself (`abort`, `interrupt`).
     """
 
-    __slots__ = ("_cut", "_detach", "_failed", "_grace", "_ident", "_loop", "_on_update", "_pending", "_prepared", "_pump", "_returned",
-                 "_shielded", "_signal", "_task", "_timers", "outcome")  # fmt: skip
+    __slots__ = (
+        "_after", "_call", "_cut", "_detach", "_error", "_future", "_grace", "_host", "_loop", "_on_settled", "_on_update", "_pending",
+        "_prepared", "_pump", "_returned", "_shielded", "_signal", "_started", "_task", "_thread", "_timers", "result",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -157,53 +160,71 @@ class RunningCall:
         after: After | None = None,
         host: ToolHost | None = None,
         grace: float = 0.5,
+        on_settled: Callable[[], None] | None = None,
+        watch: bool = True,
     ) -> None:
-        self._prepared, self._signal, self._on_update, self._grace = prepared, signal, on_update, grace
+        self._prepared, self._signal, self._on_update, self._after, self._host = prepared, signal, on_update, after, host
+        self._call, self._grace, self._on_settled = prepared.call, grace, on_settled
         self._loop = asyncio.get_running_loop()
-        self._ident = threading.get_ident()
+        self._thread = threading.get_ident()
         self._cut: Cut | None = None
-        self._failed: BaseException | None = None
-        self._returned = self._shielded = False
+        self._error: BaseException | None = None
+        self._future: asyncio.Future[Outcome] | None = None
+        self._started = self._returned = self._shielded = False
         self._pending: list[ToolResult] = []
         self._pump: asyncio.Task[None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
-        self._detach = [signal.on_abort(lambda: self._threadsafe(self._aborted))]
-        if interrupt is not None:
-            self._detach.append(interrupt.on_abort(lambda: self._threadsafe(self._interrupted)))
+        self._detach: list[Callable[[], None]] = []
+        self.result: Outcome | None = None
+        self._task = self._loop.create_task(self._run())
+        if watch:
+            self._detach.append(signal.on_abort(lambda: self._threadsafe(self.abort)))
+            if interrupt is not None:
+                self._detach.append(interrupt.on_abort(lambda: self._threadsafe(self.interrupt)))
         if prepared.tool.timeout is not None:
             self._timers.append(self._loop.call_later(prepared.tool.timeout, self._cancel, "timeout"))
-        self._task = self._loop.create_task(self._run(after, host), name=f"tool {prepared.call.name}")
-        self._task.add_done_callback(self._done)
+
+    @property
+    def outcome(self) -> asyncio.Future[Outcome]:
+        """A future of the outcome."""
+        if self._future is None:
+            self._future = self._loop.create_future()
+            if self.result is not None:
+                self._fulfil(self._future, self.result)
+        return self._future
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is there."""
+        return self.result is not None
 
     # -- the tool's task
 
-    async def _run(self, after: After | None, host: ToolHost | None) -> Outcome:
-        if host is not None:
-            set_current_host(host)
-        try:
-            outcome = await self._execute()
-        finally:
-            self._returned = True
-        if self._pump is not None:
-            self._shielded = True  # the tool's result is in: an abort while listeners are slow must not lose it
-            await self._pump
-            self._shielded = False
-        if after is not None and self._cut is None:
-            outcome = await finalise(outcome, after, cut=lambda: self._cut is not None)
-        return outcome
-
-    async def _execute(self) -> Outcome:
+    async def _run(self) -> None:
+        self._started = True
+        if self._host is not None:
+            set_current_host(self._host)
         prepared = self._prepared
         try:
-            value = await prepared.tool.execute(prepared.call.id, prepared.args, self._signal, self.update)
+            value = await prepared.tool.execute(self._call.id, prepared.args, self._signal, self.update)
+            outcome = Outcome(value) if type(value) is ToolResult and _is_content(value.content) else _check_result(prepared.tool, value)
         except asyncio.CancelledError:
-            return self._cancelled()
+            outcome = self._cancelled()
+        except Aborted:
+            outcome = self._cancelled() if self._signal.aborted else failure("Aborted: the tool stopped its own work.")
         except Exception as error:
-            if self._cut is not None and isinstance(error, Aborted):
-                return self._cancelled()
-            return failure(error_text(error))
-        return _check_result(prepared.tool, value)
+            outcome = failure(error_text(error))
+        self._returned = True
+        try:
+            if self._pump is not None:
+                self._shielded = True  # the tool's result is in: an abort while listeners are slow must not lose it
+                await self._pump
+                self._shielded = False
+            if self._after is not None and self._cut is None:
+                outcome = await finalise(outcome, self._after, cut=lambda: self._cut is not None)
+        except asyncio.CancelledError:
+            outcome = self._cancelled()
+        self._settle(outcome)
 
     def _cancelled(self) -> Outcome:
         if self._cut == "interrupted":
@@ -218,10 +239,10 @@ class RunningCall:
 
     def update(self, partial: ToolResult) -> None:
         """Report a partial result; safe from any thread. After the tool returned it does nothing."""
-        if threading.get_ident() != self._ident:
+        if threading.get_ident() != self._thread:
             self._threadsafe(lambda: self.update(partial))
             return
-        if self._returned or self._on_update is None or self.outcome.done():
+        if self._returned or self._on_update is None:
             return
         self._pending.append(partial)
         if self._pump is None or self._pump.done():
@@ -232,7 +253,7 @@ class RunningCall:
             while self._pending:
                 await on_update(self._pending.pop(0))
         except Exception as error:  # the listener's fault, not the tool's: it must reach the owner of the run
-            self._failed = error
+            self._error = error
             self._pending.clear()
             self._task.cancel()
 
@@ -242,54 +263,66 @@ class RunningCall:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback)
 
-    def _aborted(self) -> None:
-        if not self.outcome.done() and self._cut is None:
+    def abort(self) -> None:
+        """The run was aborted: cancel the tool if it is still there after the grace."""
+        if self.result is None and self._cut is None:
             self._cut = "aborted"
             self._timers.append(self._loop.call_later(self._grace, self._cancel, "aborted"))
 
-    def _interrupted(self) -> None:
+    def interrupt(self) -> None:
+        """A new message cannot wait: cancel the tool."""
         self._cancel("interrupted")
-
-    def _cancel(self, why: Cut) -> None:
-        if self.outcome.done():
-            return
-        self._cut = self._cut or why
-        if self._shielded:
-            return
-        self._task.cancel()
-        self._timers.append(self._loop.call_later(ABANDON_AFTER, self._abandon))
-
-    def _abandon(self) -> None:
-        if not self.outcome.done():
-            name = self._prepared.call.name
-            logger.warning("tool %s (call %s) ignored its cancellation for %g s and was abandoned", name, self._prepared.call.id, ABANDON_AFTER)
-            self._settle(failure("The tool did not react when it was stopped and was abandoned; it may still be running.", cut=self._cut))
 
     def kill(self) -> None:
         """Cancel the tool at once, for an owner that is itself being torn down."""
         self._cancel("aborted")
 
-    def _done(self, task: asyncio.Task[Outcome]) -> None:
-        if task.cancelled():
-            outcome = self._cancelled()
-        elif (error := task.exception()) is not None:
-            outcome = failure(error_text(error))
-        else:
-            outcome = task.result()
-        self._settle(outcome)
+    def _cancel(self, why: Cut) -> None:
+        if self.result is not None:
+            return
+        self._cut = self._cut or why
+        if self._shielded:
+            return
+        self._task.cancel()
+        if not self._started:  # a task cancelled before its first step never runs
+            self._settle(self._cancelled())
+            return
+        self._timers.append(self._loop.call_later(ABANDON_AFTER, self._abandon))
+
+    def _abandon(self) -> None:
+        if self.result is None:
+            name = self._call.name
+            logger.warning("tool %s (call %s) ignored its cancellation for %g s and was abandoned", name, self._call.id, ABANDON_AFTER)
+            self._settle(failure("The tool did not react when it was stopped and was abandoned; it may still be running.", cut=self._cut))
 
     def _settle(self, outcome: Outcome) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        for detach in self._detach:
-            detach()
+        if self._timers:
+            for timer in self._timers:
+                timer.cancel()
+        if self._detach:
+            for detach in self._detach:
+                detach()
         self._returned = True
-        if self.outcome.done():
+        if self.result is not None:  # it was abandoned before
             return
-        if self._failed is not None:
-            self.outcome.set_exception(self._failed)
+        self.result = outcome
+        if self._future is not None:
+            self._fulfil(self._future, outcome)
+        if self._on_settled is not None:
+            self._on_settled()
+
+    def _fulfil(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        if future.done():
+            return
+        if self._error is not None:
+            future.set_exception(self._error)
         else:
-            self.outcome.set_result(outcome)
+            future.set_result(outcome)
+
+
+def _is_content(content: object) -> bool:
+    """The common case of a proper result: one text block, or none."""
+    return type(content) is list and (not content or (len(cast("list[Any]", content)) == 1 and type(cast("list[Any]", content)[0]) is TextContent))
 
 
 def _check_result(tool: AgentTool, value: object) -> Outcome:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from laneway.abort import AbortSignal
+from laneway.abort import AbortSignal, void
 from laneway.events import AssistantEvent, BlockEvent, StreamDone, StreamError, StreamStart
 from laneway.llm._writer import PartialMessage, describe, kind_of
 from laneway.llm.base import Model, ProviderFailure, StreamFn, StreamOptions, Transcript
@@ -23,14 +23,14 @@ STREAM_ABORT_GRACE = 1.0  # seconds that a stream has, after an abort, to end by
 
 
 async def respond(
-    model: Model, transcript: Transcript, options: StreamOptions, *, stream_fn: StreamFn, on_event: OnEvent
+    model: Model, transcript: Transcript, options: StreamOptions, *, stream_fn: StreamFn, on_event: OnEvent, guard: StreamGuard | None = None
 ) -> AssistantMessage:
     """Ask `model` once; return the final message, whose `stop_reason` is never "pending".
 
     `on_event` is awaited for the start and each block event, in order; the next event is not read before it returns.
     Whatever goes wrong on the provider's side (an exception, an end without a terminal event) keeps the text streamed so far and settles
     with `stop_reason="error"`, or "aborted" if `options.signal` is set by then. On an already aborted signal no request is made. A stream
-    that ignores the signal is cut off after a grace of 1 s.
+    that ignores the signal is cut off after a grace of 1 s. An engine that makes many requests under one signal passes one `guard` for all.
 
     Raises:
         Exception: what `on_event` raises.
@@ -39,38 +39,50 @@ async def respond(
     signal = options.signal
     if signal is not None and signal.aborted:
         return _settle(_empty(model), ProviderFailure(_abort_text(signal)), signal)
-    pull = _Pull(signal)
-    last: AssistantMessage = _empty(model)
+    own = guard is None
+    if guard is None:
+        guard = StreamGuard(signal)
+    last: AssistantMessage | None = None
     stream: Any = None
     try:
-        try:
-            stream = await pull.run(_open(stream_fn, model, transcript, options))
-            events = cast("AsyncIterator[AssistantEvent]", stream.__aiter__())
-        except Exception as error:
-            return _settle(last, error, signal)
+        opened = stream_fn(model, transcript, options)
+        stream = opened if hasattr(opened, "__aiter__") else await guard.wait(cast("Awaitable[Any]", opened))
+        step = stream.__aiter__().__anext__
         while True:
+            guard.waiting = True  # what guard.wait() does, without a coroutine of its own per event
+            event = cast(AssistantEvent, await step())
+            guard.waiting = False
+            if isinstance(event, (StreamDone, StreamError)):
+                return _final(event.message, signal)
+            last = event.partial
             try:
-                event = await pull.next(events)
-            except StopAsyncIteration:
-                return _settle(last, ProviderFailure("the stream ended without a terminal event", kind="incomplete"), signal)
+                await on_event(event)
             except Exception as error:
-                return _settle(last, error, signal)
-            kind = type(event)
-            if kind is StreamDone or kind is StreamError:
-                return _final(cast("StreamDone | StreamError", event).message, signal)
-            last = cast("StreamStart | BlockEvent", event).partial
-            await on_event(cast("StreamStart | BlockEvent", event))
+                raise _Foreign(error) from error
+    except _Foreign as foreign:
+        raise foreign.error from foreign.error.__cause__
+    except StopAsyncIteration:
+        return _settle(last or _empty(model), ProviderFailure("the stream ended without a terminal event", kind="incomplete"), signal)
+    except Exception as error:
+        return _settle(last or _empty(model), error, signal)
+    except asyncio.CancelledError:
+        if guard.took_back():
+            assert signal is not None
+            return _settle(last or _empty(model), ProviderFailure(_abort_text(signal)), signal)
+        raise
     finally:
-        pull.close()
+        guard.waiting = False
+        if own:
+            guard.close()
         if stream is not None and hasattr(stream, "aclose"):
             await _close(stream)
 
 
-async def _open(stream_fn: StreamFn, model: Model, transcript: Transcript, options: StreamOptions) -> Any:
-    stream = stream_fn(model, transcript, options)
-    if hasattr(stream, "__await__") and not hasattr(stream, "__aiter__"):
-        return await cast("Awaitable[Any]", stream)
-    return stream
+class _Foreign(Exception):
+    """Carries what `on_event` raised past the handling of a provider's exceptions."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 async def _close(stream: Any) -> None:
@@ -80,14 +92,13 @@ async def _close(stream: Any) -> None:
         logger.warning("closing a response stream failed", exc_info=True)
 
 
-class _Pull:
-    """Awaits on a stream; after an abort and a grace the await is cancelled. Costs two attribute writes per event."""
+class StreamGuard:
+    """Cuts off awaits on a stream that goes on after an abort and a grace. Belongs to the task that made it; costs two attribute writes per await."""
 
-    __slots__ = ("_cut", "_detach", "_expired", "_loop", "_signal", "_task", "_timer", "_waiting")
+    __slots__ = ("_cut", "_detach", "_loop", "_task", "_timer", "waiting")
 
     def __init__(self, signal: AbortSignal | None) -> None:
-        self._signal = signal
-        self._waiting = self._cut = self._expired = False
+        self.waiting = self._cut = False
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
@@ -98,42 +109,34 @@ class _Pull:
             self._timer = self._loop.call_later(STREAM_ABORT_GRACE, self._expire)
 
     def _expire(self) -> None:
-        self._expired = True
-        if self._waiting and self._task is not None:
+        if self.waiting and self._task is not None:
             self._cut = True
             self._task.cancel()
+        else:  # a listener is slow: look again when the stream may be waited for
+            self._timer = self._loop.call_later(STREAM_ABORT_GRACE, self._expire)
 
-    async def next(self, events: AsyncIterator[AssistantEvent]) -> AssistantEvent:
-        return await self.run(events.__anext__())
-
-    async def run(self, step: Awaitable[Any]) -> Any:
-        if self._expired:
-            getattr(step, "close", lambda: None)()
-            raise self._abandoned()
-        self._waiting = True
+    async def wait(self, step: Awaitable[Any]) -> Any:
+        """Await something of the stream under the guard."""
+        self.waiting = True
         try:
             return await step
-        except asyncio.CancelledError:
-            if self._cut and self._task is not None and self._task.uncancel() == 0:
-                raise self._abandoned() from None
-            raise
         finally:
-            self._waiting = False
+            self.waiting = False
 
-    def _abandoned(self) -> ProviderFailure:
-        assert self._signal is not None
-        return ProviderFailure(_abort_text(self._signal))
+    def took_back(self) -> bool:
+        """Whether the cancellation at hand was the guard's own; it is then taken back."""
+        if self._cut and self._task is not None:
+            self._cut = False
+            return self._task.uncancel() == 0
+        return False
 
     def close(self) -> None:
+        """Stop watching the signal."""
         if self._detach is not None:
             self._detach()
             self._detach = None
         if self._timer is not None:
             self._timer.cancel()
-
-
-def void(_: object) -> None:
-    """Drop a value where a callback must return None."""
 
 
 def _abort_text(signal: AbortSignal) -> str:
@@ -178,7 +181,7 @@ def _final(message: AssistantMessage, signal: AbortSignal | None) -> AssistantMe
 def _distinct_ids(message: AssistantMessage) -> AssistantMessage:
     """Give calls that share an id, or have none, ids of their own: a result names its call by id."""
     calls = message.tool_calls
-    if len({call.id for call in calls} - {""}) == len(calls):
+    if not calls or (len(calls) == 1 and calls[0].id) or len({call.id for call in calls} - {""}) == len(calls):
         return message
     taken = {call.id for call in calls}
     seen: set[str] = {""}
