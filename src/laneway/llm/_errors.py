@@ -135,7 +135,7 @@ _HINTS: dict[ErrorKind, str] = {
     "not_found": "Check the model id and the base URL.",
 }
 _QUOTA = re.compile("|".join(QUOTA_TEXTS), re.I)
-_TEXTS = tuple((re.compile(pattern, re.I | re.S), kind) for pattern, kind in TEXT_KINDS)
+_TEXTS: tuple[tuple[re.Pattern[str], ErrorKind], ...] = tuple((re.compile(pattern, re.I | re.S), kind) for pattern, kind in TEXT_KINDS)
 _KEY_SHAPES = re.compile(r"(?i)(bearer\s+|\bsk-|[?&](?:api_?)?key=)[\w.~+/-]{8,}=*")
 _HTML = re.compile(r"\s*(?:<!doctype html|<html)", re.I)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.I | re.S)
@@ -303,7 +303,9 @@ def classify(
     if status == 413 and excludes_overflow(text):
         return "invalid_request"
     if status is not None and status >= 300:
-        return STATUS_KINDS.get(status) or ("server" if status >= 500 else "invalid_request")
+        if status in STATUS_KINDS:
+            return STATUS_KINDS[status]
+        return "server" if status >= 500 else "invalid_request"
     return classify_text(text)
 
 

@@ -41,21 +41,25 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+_STRICT = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     """Parse the complete text strictly: `(arguments, None)`, or `({}, why)`. Blank text and `null` are no arguments: `{}`.
 
     The only leniency is `repair`, which changes no structure; a text that was cut off is never completed.
     """
-    if not text.strip() or text.strip() == "null":
+    stripped = text.strip()
+    if not stripped or stripped == "null":
         return {}, None
     try:
         try:
-            value = json.loads(text, parse_constant=_no_constant)
+            value = _STRICT.decode(text)
         except ValueError:
             fixed = repair(text)
             if fixed == text:
                 raise
-            value = json.loads(fixed, parse_constant=_no_constant)
+            value = _STRICT.decode(fixed)
     except (ValueError, RecursionError) as error:
         return {}, f"the arguments are not complete, valid JSON ({error}); received: {_shorten(text)}"
     if not isinstance(value, dict):

@@ -39,7 +39,7 @@ def clamp_thinking_level(model: Model, level: ThinkingLevel) -> ThinkingLevel:
     rank = THINKING_LEVELS.index(level)
     if not model.reasoning:
         return "off"
-    above = [known for known in supported if THINKING_LEVELS.index(known) > rank]
+    above: list[ThinkingLevel] = [known for known in supported if THINKING_LEVELS.index(known) > rank]
     if above:
         return above[0]
     return supported[-1] if supported else "off"

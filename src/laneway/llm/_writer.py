@@ -25,7 +25,7 @@ from laneway.events import (
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
-)  # fmt: skip
+)
 from laneway.llm._partial_json import parse_arguments, parse_partial
 from laneway.llm.base import Model, ProviderFailure
 from laneway.messages import (
@@ -39,7 +39,10 @@ from laneway.messages import (
     ThinkingContent,
     ToolCall,
     Usage,
-)  # fmt: skip
+    now_ms,
+)
+
+_NO_USAGE = Usage()
 
 
 class _Text:
@@ -103,7 +106,12 @@ class PartialMessage(AssistantMessage, kw_only=True, frozen=True, tag="assistant
 
     def snapshot(self) -> AssistantMessage:
         """Return the message as it is now, as a plain `AssistantMessage`."""
-        return AssistantMessage(**{name: getattr(self, name) for name in AssistantMessage.__struct_fields__})
+        return AssistantMessage(
+            content=self.content, api=self.api, provider=self.provider, model=self.model, usage=self.usage, stop_reason=self.stop_reason,
+            error_message=self.error_message, error=self.error, response_id=self.response_id, response_model=self.response_model,
+            raw_stop_reason=self.raw_stop_reason, thinking_level=self.thinking_level, diagnostics=self.diagnostics, deferred=self.deferred,
+            timestamp=self.timestamp,
+        )  # fmt: skip
 
     def __copy__(self) -> AssistantMessage:
         return self.snapshot()
@@ -134,10 +142,10 @@ class StreamWriter:
     __slots__ = ("_force", "events", "partial")
 
     def __init__(self, model: Model, *, timestamp: int | None = None, thinking_level: str | None = None) -> None:
-        more: dict[str, Any] = {} if timestamp is None else {"timestamp": timestamp}
         self.partial = PartialMessage(
-            content=[], api=model.api, provider=model.provider, model=model.id, stop_reason="pending", thinking_level=thinking_level, **more
-        )
+            content=[], api=model.api, provider=model.provider, model=model.id, usage=_NO_USAGE, stop_reason="pending",
+            thinking_level=thinking_level, timestamp=now_ms() if timestamp is None else timestamp,
+        )  # fmt: skip
         self.events: list[AssistantEvent] = []
         self._force = msgspec.structs.force_setattr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from types import AsyncGeneratorType
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import msgspec
@@ -138,6 +139,10 @@ class ProviderFailure(Exception):
         self.info = ErrorInfo(kind=kind, status=status, retry_after_ms=retry_after_ms)
 
 
+_NO_END = "the stream ended without a terminal event"
+_CLOSED = "the stream was closed before the response ended"
+
+
 class AssistantStream:
     """One response as it arrives: iterate it for events, or just `await result()`; `aclose()` (or leaving `async with`) drops it.
 
@@ -150,7 +155,7 @@ class AssistantStream:
     `fallback` builds the message for a failure from what had arrived: `(exception, aborted) -> AssistantMessage`.
     """
 
-    __slots__ = ("_busy", "_closed", "_fallback", "_message", "_signal", "_source", "_waiters")
+    __slots__ = ("_closed", "_events", "_fallback", "_interrupted", "_message", "_reader", "_signal", "_source", "_waiters")
 
     def __init__(
         self,
@@ -164,54 +169,86 @@ class AssistantStream:
         self._signal = signal
         self._message: AssistantMessage | None = None
         self._closed = False
-        self._busy = False
+        self._interrupted = False
+        self._reader: asyncio.Task[Any] | None = None  # who iterates: result() in another task waits for it
         self._waiters: list[asyncio.Future[None]] = []
+        self._events = cast("AsyncGeneratorType[AssistantEvent, None]", self._pull())
 
-    def __aiter__(self) -> AssistantStream:
-        return self
-
-    async def __anext__(self) -> AssistantEvent:
-        if self._message is not None:
-            raise StopAsyncIteration
-        self._busy = True
+    async def _pull(self) -> AsyncGenerator[AssistantEvent]:
+        """The source's events up to its last word, which is made up where there is none."""
         try:
-            event = await self._source.__anext__()
-        except StopAsyncIteration:
-            why = "the stream was closed" if self._closed else "the stream ended without a terminal event"
-            event = StreamError(message=self._fallback(ProviderFailure(why, kind="incomplete"), self._aborted()))
+            async for event in self._source:
+                if type(event) is StreamDone or type(event) is StreamError:
+                    break
+                yield event
+            else:
+                event = StreamError(message=self._fallback(ProviderFailure(_NO_END, kind="incomplete"), self._aborted()))
+        except asyncio.CancelledError:
+            event = StreamError(message=self._fallback(ProviderFailure(_CLOSED, kind="incomplete"), True))
+            if not self._take_back_interruption():
+                await self._settle(event.message)
+                raise
         except Exception as error:
             event = StreamError(message=self._fallback(error, self._aborted()))
-        finally:
-            self._busy = False
-            if self._waiters:
-                self._wake()
-        if type(event) is StreamDone or type(event) is StreamError:
-            self._message = event.message
+        await self._settle(event.message)
+        yield event
+
+    def _take_back_interruption(self) -> bool:
+        """Whether the cancellation at hand is `aclose()` in another task interrupting this one, and nothing else."""
+        task = asyncio.current_task()
+        return self._interrupted and task is not None and task.uncancel() == 0
+
+    async def _settle(self, message: AssistantMessage) -> None:
+        """Fix the final message; leave nothing open and nobody waiting."""
+        self._message = message
+        try:
             await self._close_source()
-        return event
+        finally:
+            self._wake()
+
+    def __aiter__(self) -> AsyncGenerator[AssistantEvent]:
+        self._reader = asyncio.current_task()
+        return self._events
+
+    async def __anext__(self) -> AssistantEvent:
+        self._reader = asyncio.current_task()
+        return await self._events.__anext__()
 
     async def result(self) -> AssistantMessage:
-        """Read the stream to its end and return the final message; the events not yet read are dropped."""
+        """Return the final message. Where nobody iterates this reads the stream to its end and drops the events not yet read."""
+        me = asyncio.current_task()
         while self._message is None:
-            if self._busy:
+            reader = self._reader
+            if reader is not None and reader is not me and not reader.done():
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiters.append(waiter)
+                reader.add_done_callback(self._wake)  # it may leave before the end; then this reads on
                 await waiter
-            else:
-                try:
-                    await self.__anext__()
-                except StopAsyncIteration:
-                    break
-        assert self._message is not None
+                continue
+            self._reader = me
+            async for _ in self._events:
+                pass
         return self._message
 
     async def aclose(self) -> None:
-        """Drop the response: the connection closes, and `result()` gives what had arrived as an aborted message."""
-        if self._message is None and not self._closed:
-            self._closed = True
-            await self._close_source()
-            self._message = self._fallback(ProviderFailure("the stream was closed before the response ended"), True)
-            self._wake()
+        """Drop the response: the connection closes, and `result()` gives what had arrived as an aborted message.
+
+        Another task that waits for an event gets the aborted message as the stream's last one.
+        """
+        if self._message is not None or self._closed:
+            return
+        self._closed = True
+        reader = self._reader
+        if self._events.ag_running and reader is not None and reader is not asyncio.current_task():
+            self._interrupted = True
+            reader.cancel()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        else:
+            await self._events.aclose()
+        if self._message is None:
+            await self._settle(self._fallback(ProviderFailure(_CLOSED, kind="incomplete"), True))
 
     async def __aenter__(self) -> AssistantStream:
         return self
@@ -222,7 +259,7 @@ class AssistantStream:
     def _aborted(self) -> bool:
         return self._closed or (self._signal is not None and self._signal.aborted)
 
-    def _wake(self) -> None:
+    def _wake(self, _: object = None) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -227,7 +227,7 @@ def _template_value(raw: Any, model: Model, level: ThinkingLevel) -> Any:
     """Fill in `{"$var": …}`; None leaves the entry out."""
     variable = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     if "$var" not in variable:
-        return raw
+        return cast(Any, raw)
     on = level != "off"
     if not on and (variable.get("omitWhenOff") or variable.get("omit_when_off")):
         return None
