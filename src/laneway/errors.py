@@ -18,6 +18,7 @@
     │   ├── StorageCorruption       stored data breaks a rule of the store
     │   ├── StorageVersionError     the file was written by a newer laneway
     │   ├── LeaseLost               another process took over the session
+    │   ├── CommitUnknown           the server went away during a commit; the next call finds out what became of it
     │   ├── SessionLocked           another process owns the session
     │   ├── SessionExists           a session with this id is already there
     │   └── SessionNotFound         there is no session with this id
@@ -111,6 +112,10 @@ class StorageVersionError(StorageError):
 
 class LeaseLost(StorageError):
     """Another process took the session over; this one can no longer write to it."""
+
+
+class CommitUnknown(StorageError):
+    """The connection to the server broke during a commit, and whether it happened is not known; the store's next call finds out."""
 
 
 class SessionLocked(StorageError):

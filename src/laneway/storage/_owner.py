@@ -58,9 +58,9 @@ def decode_owner(text: str) -> Owner | None:
 
 @lru_cache
 def _machine() -> str:
-    """Name this boot of this machine and its process namespace; "" where the system does not tell."""
+    """Name this boot of this machine and its process namespace, as far as the system tells."""
     if not sys.platform.startswith("linux"):
-        return ""
+        return socket.gethostname()
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -69,9 +69,24 @@ def _machine() -> str:
 
 def _start_time(pid: int) -> str | None:
     """Return when a process of this machine started, in the system's own terms; None if there is no such process (or only its zombie)."""
+    if not sys.platform.startswith("linux"):
+        return _alive_elsewhere(pid)
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
     return None if fields[0] in "ZX" else fields[19]
+
+
+def _alive_elsewhere(pid: int) -> str | None:
+    """Where start times cannot be read: whether the process is there at all. A reused id then counts as alive, and its lease is waited for."""
+    if sys.platform == "win32":
+        return "" if pid != os.getpid() else "running"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return "running"

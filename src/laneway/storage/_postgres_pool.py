@@ -32,10 +32,20 @@ _KEEPALIVE: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
+_GOING_AWAY = ("08", "57P")
+"""Classes of SQLSTATE: connection failures; a server that shuts down, has crashed or is starting."""
 
 
 class ConnectionLost(StorageError):
     """The server went away. Whether a statement under way was carried out is not known."""
+
+
+class StatementRefused(StorageError):
+    """The server did not carry a statement out, for the reason that `sqlstate` codes."""
+
+    def __init__(self, message: str, *, sqlstate: str | None) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
 
 
 class PostgresPool:
@@ -106,9 +116,14 @@ class PostgresPool:
             finally:
                 await self._give_back(connection)
 
-    async def fetch(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement that may safely run twice, on a new connection if the first is lost; return its rows."""
-        deadline = time.monotonic() + self.reconnect_timeout
+    async def fetch(self, query: str, parameters: Sequence[Any] = (), *, within: float | None = None) -> list[tuple[Any, ...]]:
+        """Run one statement that may safely run twice, on a new connection if the first is lost; return its rows.
+
+        Raises:
+            ConnectionLost: no new connection could be had `within` seconds (default: the pool's `reconnect_timeout`).
+            StatementRefused: the server refused; nothing was changed.
+        """
+        deadline = time.monotonic() + (self.reconnect_timeout if within is None else within)
         while True:
             try:
                 async with self.connection(deadline) as connection:
@@ -158,16 +173,16 @@ async def execute(connection: AsyncConnection[Any], query: str, parameters: Sequ
 
     Raises:
         ConnectionLost: the server went away meanwhile.
-        psycopg.Error: the server refused; nothing was changed.
+        StatementRefused: the server refused; nothing was changed.
     """
     psycopg = import_psycopg()
     try:
         cursor = await connection.execute(query.encode(), parameters, binary=True)
         return await cursor.fetchall() if cursor.description else []
-    except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-        if connection.closed:
+    except psycopg.Error as error:
+        if connection.closed or (error.sqlstate or "").startswith(_GOING_AWAY):
             raise ConnectionLost(f"the connection to Postgres was lost: {error}") from error
-        raise
+        raise StatementRefused(f"Postgres refused: {error}", sqlstate=error.sqlstate) from error
 
 
 def import_psycopg() -> Any:

@@ -15,8 +15,7 @@ CREATE TABLE sessions (
     created_at     bigint NOT NULL,
     next_seq       bigint NOT NULL DEFAULT 1,
     next_segment   bigint NOT NULL DEFAULT 1,
-    message_count  bigint NOT NULL DEFAULT 0,
-    usage          bytea NOT NULL,
+    stats          bytea NOT NULL,
     fence          bigint NOT NULL DEFAULT 0,
     owner          text,
     expires_at     timestamptz,
@@ -41,6 +40,7 @@ CREATE TABLE usage_rows (
     session_key  bigint NOT NULL,
     seq          bigint NOT NULL,
     id           text COLLATE "C" NOT NULL,
+    entry_id     text COLLATE "C",
     timestamp    bigint NOT NULL,
     payload      bytea NOT NULL,
     PRIMARY KEY (session_key, id)

@@ -4,11 +4,11 @@
 
 CREATE FUNCTION commit_writes(
     p_session bigint, p_fence bigint, p_first_seq bigint, p_next_seq bigint, p_next_segment bigint,
-    p_message_count bigint, p_usage bytea, p_lease_seconds double precision, p_timestamp bigint,
-    e_seq bigint[], e_id text[], e_parent text[], e_type text[], e_custom text[], e_segment bigint[], e_payload bytea[],
+    p_stats bytea, p_lease_seconds double precision,
+    e_seq bigint[], e_timestamp bigint[], e_id text[], e_parent text[], e_type text[], e_custom text[], e_segment bigint[], e_payload bytea[],
     g_segment bigint[], g_base bigint[], g_base_seq bigint[],
     r_segment bigint[], r_seq bigint[], r_type text[], r_custom text[],
-    u_seq bigint[], u_id text[], u_payload bytea[],
+    u_seq bigint[], u_timestamp bigint[], u_id text[], u_entry_id text[], u_payload bytea[],
     x_namespace text[], x_key text[],
     v_namespace text[], v_key text[], v_seq bigint[], v_value bytea[],
     d_namespace text[], d_key text[],
@@ -18,7 +18,7 @@ DECLARE
     watched boolean;
 BEGIN
     UPDATE sessions s
-    SET next_seq = p_next_seq, next_segment = p_next_segment, message_count = p_message_count, usage = p_usage,
+    SET next_seq = p_next_seq, next_segment = p_next_segment, stats = p_stats,
         expires_at = clock_timestamp() + make_interval(secs => p_lease_seconds)
     WHERE s.session_key = p_session AND s.fence = p_fence AND s.next_seq = p_first_seq
     RETURNING s.watched_until > clock_timestamp() INTO watched;
@@ -27,8 +27,9 @@ BEGIN
     END IF;
     IF e_seq IS NOT NULL THEN
         INSERT INTO entries (session_key, seq, id, parent_id, type, custom_type, timestamp, segment, payload)
-        SELECT p_session, e.seq, e.id, e.parent_id, e.type, e.custom_type, p_timestamp, e.segment, e.payload
-        FROM unnest(e_seq, e_id, e_parent, e_type, e_custom, e_segment, e_payload) AS e (seq, id, parent_id, type, custom_type, segment, payload);
+        SELECT p_session, e.seq, e.id, e.parent_id, e.type, e.custom_type, e.timestamp, e.segment, e.payload
+        FROM unnest(e_seq, e_timestamp, e_id, e_parent, e_type, e_custom, e_segment, e_payload)
+            AS e (seq, timestamp, id, parent_id, type, custom_type, segment, payload);
         INSERT INTO segment_rows (session_key, segment, seq, type, custom_type)
         SELECT p_session, r.segment, r.seq, r.type, r.custom_type
         FROM unnest(r_segment, r_seq, r_type, r_custom) AS r (segment, seq, type, custom_type);
@@ -38,8 +39,9 @@ BEGIN
         SELECT p_session, g.segment, g.base_segment, g.base_seq FROM unnest(g_segment, g_base, g_base_seq) AS g (segment, base_segment, base_seq);
     END IF;
     IF u_seq IS NOT NULL THEN
-        INSERT INTO usage_rows (session_key, seq, id, timestamp, payload)
-        SELECT p_session, u.seq, u.id, p_timestamp, u.payload FROM unnest(u_seq, u_id, u_payload) AS u (seq, id, payload);
+        INSERT INTO usage_rows (session_key, seq, id, entry_id, timestamp, payload)
+        SELECT p_session, u.seq, u.id, u.entry_id, u.timestamp, u.payload
+        FROM unnest(u_seq, u_timestamp, u_id, u_entry_id, u_payload) AS u (seq, timestamp, id, entry_id, payload);
     END IF;
     -- Entries and usage rows share one namespace of ids.
     IF (e_seq IS NOT NULL AND EXISTS (SELECT FROM usage_rows u WHERE u.session_key = p_session AND u.id = ANY (e_id)))

@@ -1,0 +1,143 @@
+"""The queries of a session in Postgres. Each is one round trip and goes through an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from laneway.errors import SessionNotFound
+from laneway.storage import _checks as checks
+from laneway.storage._codec import EncodedEntry, decode_json, decode_stats, decode_usage
+from laneway.storage._postgres_pool import PostgresPool, StatementRefused
+from laneway.storage.base import Addresses, BranchScan, Entry, EntryScan, ListElement, SeqOrder, SessionStats, StoredValue, UsageRow, UsageScan
+
+_ENTRY = "id, parent_id, type, custom_type, payload, seq, timestamp"
+_SCAN_BRANCH = "SELECT id, parent_id, type, custom_type, payload, seq, timestamp FROM scan_branch(%s::bigint, %s, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s)"
+NO_DATA_FOUND = "P0002"
+
+
+async def session_key(pool: PostgresPool, session_id: str) -> int:
+    """Return the short stand-in of a session's id; `SessionNotFound` if there is none."""
+    rows = await pool.fetch("SELECT session_key FROM sessions WHERE session_id = %s", (session_id,))
+    if not rows:
+        raise SessionNotFound(f"there is no session {session_id!r} in Postgres schema {pool.schema!r}")
+    return rows[0][0]
+
+
+async def get_entries(pool: PostgresPool, key: int, ids: Sequence[str]) -> dict[str, Entry]:
+    """Answer `Storage.get_entries`."""
+    wanted = checks.possible_ids(ids)
+    rows = await pool.fetch(f"SELECT {_ENTRY} FROM entries WHERE session_key = %s AND id = ANY (%s)", (key, wanted)) if wanted else []
+    found = {row.id: row for row in _encoded(rows)}
+    return {id: found[id].decode() for id in wanted if id in found}
+
+
+async def get_value(pool: PostgresPool, key: int, namespace: str, name: str) -> StoredValue | None:
+    """Answer `Storage.get_value`."""
+    namespace, name = checks.address(namespace, name)
+    rows = await pool.fetch("SELECT seq, value FROM cells WHERE session_key = %s AND namespace = %s AND key = %s", (key, namespace, name))
+    return _value(namespace, name, *rows[0]) if rows else None
+
+
+async def scan_values(pool: PostgresPool, key: int, namespace: str, key_prefix: str) -> list[StoredValue]:
+    """Answer `Storage.scan_values`."""
+    namespace, key_prefix = checks.address(namespace, key_prefix)
+    query = "SELECT key, seq, value FROM cells WHERE session_key = %s AND namespace = %s AND key >= %s"
+    parameters: list[Any] = [key, namespace, key_prefix]
+    if (end := checks.prefix_end(key_prefix)) is not None:
+        query += " AND key < %s"
+        parameters.append(end)
+    return [_value(namespace, *row) for row in await pool.fetch(query + " ORDER BY key", parameters)]
+
+
+def _value(namespace: str, key: str, seq: int, data: bytes) -> StoredValue:
+    return StoredValue(namespace=namespace, key=key, value=decode_json(data, f"value {namespace}/{key}"), seq=seq)
+
+
+async def read_list(pool: PostgresPool, key: int, namespace: str, name: str, after: int | None, order: SeqOrder, limit: int) -> list[ListElement]:
+    """Answer `Storage.read_list`."""
+    namespace, name = checks.address(namespace, name)
+    limit, after, order = checks.page_limit(limit), checks.seq_bound(after, "after"), checks.seq_order(order)
+    query = "SELECT seq, value FROM list_elements WHERE session_key = %s AND namespace = %s AND key = %s"
+    parameters: list[Any] = [key, namespace, name]
+    if after is not None:
+        query += " AND seq > %s" if order == "asc" else " AND seq < %s"
+        parameters.append(after)
+    rows = await pool.fetch(f"{query} ORDER BY seq {order} LIMIT %s", [*parameters, limit])
+    return [ListElement(seq=seq, value=decode_json(data, f"list element {namespace}/{name}")) for seq, data in rows]
+
+
+async def scan_branch(pool: PostgresPool, key: int, scan: BranchScan, *, with_payload: bool) -> list[EncodedEntry]:
+    """Answer `Storage.scan_branch` with encoded rows; without payloads these are empty."""
+    checks.check_branch_scan(scan)
+    if not checks.possible_ids([scan.start]):
+        raise checks.unknown_start(scan.start)
+    stop_id, custom_type = _findable(scan.stop_at_id), _findable(scan.custom_type)
+    if scan.custom_type is not None and custom_type is None:
+        return []
+    newest_first = scan.order == "newest_first"
+    parameters = (
+        *(key, scan.start, scan.stop_at_type, stop_id, scan.type, custom_type),
+        *(not newest_first, checks.seq_bound(scan.cursor, "cursor"), scan.limit, with_payload),
+    )
+    try:
+        rows = await pool.fetch(_SCAN_BRANCH, parameters)
+    except StatementRefused as error:
+        if error.sqlstate == NO_DATA_FOUND:
+            raise checks.unknown_start(scan.start) from None
+        raise
+    return list(_encoded(rows))
+
+
+def _findable(text: str | None) -> str | None:
+    """Return text that may be stored, else None."""
+    return text if text is not None and checks.possible_ids([text]) else None
+
+
+async def scan_entries(pool: PostgresPool, key: int, scan: EntryScan) -> list[EncodedEntry]:
+    """Answer `Storage.scan_entries` with encoded rows."""
+    checks.check_entry_scan(scan)
+    custom_type = _findable(scan.custom_type)
+    if scan.custom_type is not None and custom_type is None:
+        return []
+    conditions = {"type = %s": scan.type, "custom_type = %s": custom_type}
+    return list(_encoded(await _by_seq(pool, key, _ENTRY, "entries", scan, conditions)))
+
+
+async def scan_usage(pool: PostgresPool, key: int, scan: UsageScan) -> list[UsageRow]:
+    """Answer `Storage.scan_usage`."""
+    checks.check_usage_scan(scan)
+    rows = await _by_seq(pool, key, "id, entry_id, seq, timestamp, payload", "usage_rows", scan, {})
+    return [decode_usage(id=id, entry_id=entry_id, seq=seq, timestamp=timestamp, payload=payload) for id, entry_id, seq, timestamp, payload in rows]
+
+
+async def _by_seq(
+    pool: PostgresPool, key: int, columns: str, table: str, scan: EntryScan | UsageScan, conditions: dict[str, Any]
+) -> list[tuple[Any, ...]]:
+    conditions = {"seq >= %s": checks.seq_bound(scan.from_seq, "from_seq"), "seq <= %s": checks.seq_bound(scan.to_seq, "to_seq"), **conditions}
+    given = {condition: value for condition, value in conditions.items() if value is not None}
+    query = " AND ".join([f"SELECT {columns} FROM {table} WHERE session_key = %s", *given]) + f" ORDER BY seq {scan.order}"
+    parameters = [key, *given.values()]
+    if scan.limit is not None:
+        query += " LIMIT %s"
+        parameters.append(scan.limit)
+    return await pool.fetch(query, parameters)
+
+
+async def list_addresses(pool: PostgresPool, key: int) -> Addresses:
+    """Answer `Enumerable.list_addresses`."""
+    namespaces = await pool.fetch("SELECT DISTINCT namespace FROM cells WHERE session_key = %s ORDER BY namespace", (key,))
+    lists = await pool.fetch("SELECT DISTINCT namespace, key FROM list_elements WHERE session_key = %s ORDER BY namespace, key", (key,))
+    return Addresses(namespaces=[name for (name,) in namespaces], lists=[(namespace, name) for namespace, name in lists])
+
+
+async def get_stats(pool: PostgresPool, key: int) -> SessionStats:
+    """Answer `Storage.get_stats`."""
+    rows = await pool.fetch("SELECT stats FROM sessions WHERE session_key = %s", (key,))
+    if not rows:
+        raise SessionNotFound(f"the session was deleted from Postgres schema {pool.schema!r}")
+    return decode_stats(rows[0][0])
+
+
+def _encoded(rows: Iterable[tuple[Any, ...]]) -> Iterable[EncodedEntry]:
+    return (EncodedEntry(*row) for row in rows)

@@ -1,0 +1,211 @@
+"""Sessions in Postgres: all of them in one database, each written by one process at a time, on any machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+from laneway.errors import StorageClosed, StorageError
+from laneway.storage import _checks as checks
+from laneway.storage import _postgres_commit as writing
+from laneway.storage import _postgres_read as reading
+from laneway.storage import _postgres_watch as watching
+from laneway.storage._codec import encode_commit
+from laneway.storage._line import CommitLine
+from laneway.storage._postgres_lease import HEARTBEAT, LIFE, Lease
+from laneway.storage._postgres_pool import PostgresPool
+from laneway.storage.base import (
+    DEFAULT_LIST_LIMIT,
+    Addresses,
+    BranchScan,
+    CommitResult,
+    Entry,
+    EntryNode,
+    EntryScan,
+    ListElement,
+    SeqOrder,
+    SessionStats,
+    StoredValue,
+    UsageRow,
+    UsageScan,
+    Write,
+)
+
+__all__ = ["PostgresPool", "PostgresStorage"]
+
+
+class PostgresStorage:
+    """A `Storage` in a Postgres database. Open it with `PostgresStorage.open`; it belongs to one event loop.
+
+    The writer holds a lease: a row that names it, renewed while it lives. Every commit is one call of one function in the database,
+    which checks the lease and writes all or nothing. How durable a commit is the server decides (`synchronous_commit`).
+
+    When the connection breaks during a commit, a new one is made and the database is asked: what was committed is returned as such,
+    what was not is sent again. Only if no connection can be had for the pool's `reconnect_timeout` does the commit fail with
+    `CommitUnknown`; the next call then finds out before it does anything else.
+    """
+
+    def __init__(self, pool: PostgresPool, session_id: str, session_key: int, writer: writing.Writer | None, *, owns_pool: bool) -> None:
+        self.session_id = session_id
+        self.pool = pool
+        self._session_key = session_key
+        self._writer = writer
+        self._owns_pool = owns_pool
+        self._line = CommitLine()
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        database: str | PostgresPool,
+        session_id: str,
+        *,
+        create: bool = True,
+        exclusive: bool = False,
+        read_only: bool = False,
+        wait: float = 0.0,
+        schema: str = "laneway",
+        lease_seconds: float = LIFE,
+        heartbeat_seconds: float = HEARTBEAT,
+    ) -> PostgresStorage:
+        """Open a session; make it if there is none and `create`, and only then if `exclusive`.
+
+        Args:
+            database: a connection string, or a pool shared with other sessions (which brings its own schema and stays open).
+            read_only: take no lease; every read shows what is committed when it is called.
+            wait: seconds to wait for another owner. A dead process on this machine is not waited for.
+            schema: where the tables are, made and migrated when needed.
+            lease_seconds, heartbeat_seconds: how long the lease lives unrenewed, and how often it is renewed.
+
+        Raises:
+            MissingExtra: psycopg is not installed.
+            SessionLocked: a live process has it; the error names it.
+            SessionExists: `exclusive`, and it is there.
+            SessionNotFound: it is not there, and is not to be created.
+            StorageVersionError: the tables belong to a newer laneway.
+            StorageError: the server cannot be reached, or refuses.
+        """
+        checks.identifier(session_id, "a session's id")
+        if not 0 < heartbeat_seconds < lease_seconds:
+            raise ValueError(f"heartbeat_seconds ({heartbeat_seconds}) must be above 0 and below lease_seconds ({lease_seconds})")
+        owns_pool = isinstance(database, str)
+        pool = await PostgresPool.open(database, schema=schema) if isinstance(database, str) else database
+        try:
+            if read_only:
+                return cls(pool, session_id, await reading.session_key(pool, session_id), None, owns_pool=owns_pool)
+            lease, position = await Lease.acquire(
+                pool, session_id, create=create, exclusive=exclusive, wait=wait, life=lease_seconds, heartbeat=heartbeat_seconds
+            )
+            return cls(pool, session_id, lease.session_key, writing.Writer(pool, lease, position), owns_pool=owns_pool)
+        except BaseException:
+            if owns_pool:
+                await pool.close()
+            raise
+
+    def __repr__(self) -> str:
+        mode = "" if self._writer else ", read only"
+        return f"<PostgresStorage {self.session_id!r} in {self.pool.schema!r}{mode}{', closed' if self._closing else ''}>"
+
+    async def _reads(self) -> PostgresPool:
+        if self._closing is not None:
+            raise StorageClosed(f"the session {self.session_id!r} was closed; open it again")
+        if self._writer is not None and self._writer.in_doubt:
+            await self._line.run(self._writer.settle)
+        return self.pool
+
+    def _writes(self) -> writing.Writer:
+        if self._closing is not None:
+            raise StorageClosed(f"the session {self.session_id!r} was closed; open it again")
+        if self._writer is None:
+            raise StorageError(f"session {self.session_id!r} was opened with read_only=True and cannot be written to")
+        return self._writer
+
+    # ------------------------------------------------------------------------------------------------ writing
+
+    async def commit(self, writes: Sequence[Write]) -> CommitResult:
+        """See `Storage.commit`.
+
+        Raises:
+            CommitUnknown: the server went away during the commit and did not come back in time.
+            StorageError: the session was opened to read only, or the server refuses (a full disk …); nothing was written.
+        """
+        writer = self._writes()
+        commit = encode_commit(writes)
+        return await self._line.run(lambda: writer.commit(commit))
+
+    async def erase(self) -> None:
+        """Delete the whole session and close.
+
+        Raises:
+            LeaseLost: another process took over; nothing was deleted.
+        """
+        writer = self._writes()
+        await self._line.run(writer.erase)
+        await self.close()
+
+    async def close(self) -> None:
+        """See `Storage.close`. A pool that was passed in stays open."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.wait([self._closing])
+        self._closing.result()
+
+    async def _close(self) -> None:
+        await self._line.drain()
+        if self._writer is not None:
+            await self._writer.lease.release()
+        if self._owns_pool:
+            await self.pool.close()
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
+        """See `Storage.get_entries`."""
+        return await reading.get_entries(await self._reads(), self._session_key, ids)
+
+    async def get_value(self, namespace: str, key: str) -> StoredValue | None:
+        """See `Storage.get_value`."""
+        return await reading.get_value(await self._reads(), self._session_key, namespace, key)
+
+    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]:
+        """See `Storage.scan_values`."""
+        return await reading.scan_values(await self._reads(), self._session_key, namespace, key_prefix)
+
+    async def read_list(
+        self, namespace: str, key: str, *, after: int | None = None, order: SeqOrder = "asc", limit: int = DEFAULT_LIST_LIMIT
+    ) -> list[ListElement]:
+        """See `Storage.read_list`."""
+        return await reading.read_list(await self._reads(), self._session_key, namespace, key, after, order, limit)
+
+    async def scan_branch(self, scan: BranchScan) -> list[Entry]:
+        """See `Storage.scan_branch`."""
+        return [row.decode() for row in await reading.scan_branch(await self._reads(), self._session_key, scan, with_payload=True)]
+
+    async def scan_branch_structure(self, scan: BranchScan) -> list[EntryNode]:
+        """See `Storage.scan_branch_structure`."""
+        return [row.node() for row in await reading.scan_branch(await self._reads(), self._session_key, scan, with_payload=False)]
+
+    async def scan_entries(self, scan: EntryScan) -> list[Entry]:
+        """See `Storage.scan_entries`."""
+        return [row.decode() for row in await reading.scan_entries(await self._reads(), self._session_key, scan)]
+
+    async def scan_usage(self, scan: UsageScan) -> list[UsageRow]:
+        """See `Storage.scan_usage`."""
+        return await reading.scan_usage(await self._reads(), self._session_key, scan)
+
+    async def list_addresses(self) -> Addresses:
+        """See `Enumerable.list_addresses`."""
+        return await reading.list_addresses(await self._reads(), self._session_key)
+
+    async def get_stats(self) -> SessionStats:
+        """See `Storage.get_stats`."""
+        return await reading.get_stats(await self._reads(), self._session_key)
+
+    async def watch(self) -> AsyncGenerator[int]:
+        """Yield the session's last seq, now and whenever commits of any process have raised it; ends when the storage is closed.
+
+        Commits that come close together may be told as one. A lost connection is made anew, and what was missed is told then.
+        Close the generator (`contextlib.aclosing`) when you stop early.
+        """
+        async for seq in watching.watch(await self._reads(), self._session_key, lambda: self._closing is not None):
+            yield seq

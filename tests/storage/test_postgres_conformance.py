@@ -1,0 +1,44 @@
+"""The Postgres store keeps every rule of the store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from storage.pg import postgres, postgres_dsn
+
+from laneway.storage.base import Storage
+from laneway.storage.postgres import PostgresPool, PostgresStorage
+from laneway.testing._storage import DurableStorageConformance, Reopen
+
+__all__ = ["postgres", "postgres_dsn"]
+
+
+class TestPostgresStorage(DurableStorageConformance):
+    """S-01 to S-18 and what must survive, each test in a session of its own."""
+
+    @pytest.fixture
+    async def pool(self, postgres_dsn: str) -> AsyncIterator[PostgresPool]:
+        """Connections to the test server."""
+        pool = await PostgresPool.open(postgres_dsn, schema="conformance")
+        yield pool
+        await pool.close()
+
+    @pytest.fixture
+    async def storage(self, pool: PostgresPool) -> AsyncIterator[Storage]:
+        """A new session."""
+        storage = await PostgresStorage.open(pool, uuid.uuid4().hex)
+        yield storage
+        await storage.close()
+
+    @pytest.fixture
+    def reopen(self, pool: PostgresPool) -> Reopen:
+        """Close a session and open it again."""
+
+        async def reopen(storage: Storage) -> Storage:
+            assert isinstance(storage, PostgresStorage)
+            await storage.close()
+            return await PostgresStorage.open(pool, storage.session_id, create=False)
+
+        return reopen
