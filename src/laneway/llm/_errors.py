@@ -380,6 +380,8 @@ def transport_failure(error: BaseException, *, provider: str, doing: str, secret
     """Return the failure for an exception of the transport; `doing` is what was going on ("connecting to localhost:8080")."""
     kind = exception_kind(error)
     text = f"{provider}: {doing} failed: {_deepest(error)}"
+    if type(error).__name__ == "ConnectError":
+        text += "; check that the server runs and that the base URL is right"
     return ProviderFailure(redact(text, secrets), kind=kind)
 
 

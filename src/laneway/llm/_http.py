@@ -261,7 +261,8 @@ def _too_long(failure: ProviderFailure, cap: float) -> ProviderFailure:
     asked = failure.info.retry_after_ms
     if asked is None or cap <= 0 or asked <= cap * 1000:
         return failure
-    text = f"{failure} The provider asks for a retry delay of {asked / 1000:g} s, above the limit of {cap:g} s; try again after that."
+    said = str(failure)
+    text = f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} The provider asks for a retry delay of {asked / 1000:g} s, above the limit of {cap:g} s; try again after that."
     return ProviderFailure(text, kind=failure.info.kind, status=failure.info.status, retry_after_ms=asked)
 
 

@@ -105,12 +105,12 @@ class SseDecoder:
         for block in blocks:
             if block[:6] == b"data: ":
                 data = block[6:]
-                if b"\n" not in data:
+                if data and b"\n" not in data:
                     events.append(SseEvent("", data))
                     continue
             elif block[:7] == b"event: ":
                 name, _, data = block.partition(b"\n")
-                if data[:6] == b"data: " and b"\n" not in data:
+                if data[:6] == b"data: " and len(data) > 6 and b"\n" not in data:
                     events.append(SseEvent(self._name(name[7:]), data[6:]))
                     continue
             self._event_by_lines(block, events)
