@@ -110,6 +110,7 @@ def check_branch_scan(scan: BranchScan) -> None:
         raise ValueError(f"order must be one of {', '.join(_SCAN_ORDERS)}, not {scan.order!r}")
     _check_type(scan.stop_at_type, "stop_at_type")
     _check_type(scan.type, "type")
+    _check_custom_type(scan.custom_type)
     seq_bound(scan.cursor, "cursor")
     if scan.limit is not None:
         _positive(scan.limit)
@@ -118,6 +119,7 @@ def check_branch_scan(scan: BranchScan) -> None:
 def check_entry_scan(scan: EntryScan) -> None:
     """Refuse an `EntryScan` that makes no sense."""
     _check_type(scan.type, "type")
+    _check_custom_type(scan.custom_type)
     _check_range(scan)
 
 
@@ -137,6 +139,11 @@ def _check_range(scan: EntryScan | UsageScan) -> None:
 def _check_type(value: Any, what: str) -> None:
     if value is not None and value not in _ENTRY_TYPES:
         raise ValueError(f"{what} must be one of {', '.join(sorted(_ENTRY_TYPES))}, not {value!r}")
+
+
+def _check_custom_type(value: object) -> None:
+    if value is not None and label(value, "custom_type") != value:
+        raise ValueError(f"custom_type {value!r} must not contain lone surrogates")
 
 
 # ---------------------------------------------------------------------------------------------------- refusals

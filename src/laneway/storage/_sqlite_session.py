@@ -1,0 +1,287 @@
+"""One open session file: its connection, its lease and its commits. Everything here blocks; a strand runs it, one call at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from laneway.errors import LeaseLost, StorageCorruption, StorageError
+from laneway.messages import now_ms
+from laneway.storage import _checks as checks
+from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, EncodedUsage, EncodedValue
+from laneway.storage._owner import decode_owner
+from laneway.storage._sqlite_branch import BranchIndex, rebuild
+from laneway.storage._sqlite_file import Durability, connect, migrate, migrations, named_errors, newer_version, read_version, recognise
+from laneway.storage._sqlite_lease import Lease, Position, acquire, read_position
+from laneway.storage._sqlite_read import SqliteReader
+from laneway.storage._sqlite_rows import TYPE_NUMBERS, cell_row, entry_row, fetch, pack_id, usage_row
+from laneway.storage._sqlite_verify import problems_of
+from laneway.storage.base import CommitResult, DeleteList, DeleteValue
+
+_T = TypeVar("_T")
+
+_TAKE_ID: Final = "INSERT INTO ids VALUES (?, ?)"
+_ADD_ENTRY: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_USAGE: Final = "INSERT INTO usage_rows VALUES (?, ?, ?, ?, ?, ?)"
+_SET: Final = """
+INSERT INTO cells VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET seq = excluded.seq, checksum = excluded.checksum, value = excluded.value
+"""
+_DELETE: Final = "DELETE FROM cells WHERE namespace = ? AND key = ?"
+_APPEND: Final = "INSERT INTO elements VALUES (?, ?, ?, ?, ?)"
+_DELETE_LIST: Final = "DELETE FROM elements WHERE namespace = ? AND key = ?"
+
+
+class SqliteSession:
+    """The file at `path`, open for one owner, or to read only."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lease: Lease | None) -> None:
+        self.path = path
+        self.lease = lease
+        self.lost: str | None = None  # why nothing can be written any more
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self._branches = BranchIndex(self._cursor)
+        self._reader = SqliteReader(self._cursor, self._branches)
+        self._renewed = time.monotonic()
+
+    @property
+    def position(self) -> Position:
+        """Where the session is, as of the last commit or read."""
+        return self._reader.position
+
+    def _set_position(self, position: Position) -> None:
+        self._reader.position = position
+        self._branches.next_segment = position.next_segment
+
+    # ------------------------------------------------------------------------------------------------ opening and closing
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability, lease_life: float) -> SqliteSession:
+        """Open the file, take the lease and bring the file up to date: one transaction, so nothing if any of it fails.
+
+        Raises:
+            SessionNotFound, SessionLocked, StorageCorruption, StorageVersionError, StorageError
+        """
+        recognise(path)
+        with named_errors(path):
+            connection = connect(path, durability)
+            try:
+                session = cls(path, connection, None)
+                with session._transaction() as cursor:
+                    if read_version(connection) > len(migrations()):
+                        raise newer_version(path, read_version(connection), len(migrations()))
+                    migrate(connection, migrations())
+                    session.lease = acquire(cursor, path, lease_life, secrets.token_hex(4))
+                    session._set_position(read_position(cursor))
+                return session
+            except BaseException:
+                connection.close()
+                raise
+
+    @classmethod
+    def open_to_read(cls, path: Path) -> SqliteSession:
+        """Open the file beside its owner, if it has one; take no lease and write nothing.
+
+        Raises:
+            SessionNotFound, StorageCorruption, StorageVersionError, StorageError
+        """
+        recognise(path)
+        with named_errors(path):
+            connection = connect(path, "process", read_only=True)
+            try:
+                version = read_version(connection)
+                if version > len(migrations()):
+                    raise newer_version(path, version, len(migrations()))
+                if version < len(migrations()):
+                    raise StorageError(f"the session {path} has the older storage version {version}: open it once to write, to bring it up to date")
+                return cls(path, connection, None)
+            except BaseException:
+                connection.close()
+                raise
+
+    def close(self) -> None:
+        """Give the lease back and close the file; what fails is raised when all has been tried."""
+        problems: list[StorageError] = []
+        lease, self.lease = self.lease, None
+        if lease is not None and self.lost is None:
+            try:
+                with named_errors(self.path), self._transaction() as cursor:
+                    lease.release(cursor)
+            except StorageError as error:
+                problems.append(error)
+        try:
+            with named_errors(self.path):
+                self._connection.close()
+        except StorageError as error:
+            problems.append(error)
+        if problems:
+            raise StorageError(f"closing the session {self.path} failed: {'; '.join(str(p) for p in problems)}") from problems[0]
+
+    def renew(self, interval: float) -> None:
+        """Put the lease's end off, unless a commit just did. Never raises: what it finds out, the next commit raises."""
+        if self.lease is None or self.lost is not None or time.monotonic() - self._renewed < interval / 2:
+            return
+        with contextlib.suppress(StorageError, sqlite3.Error), self._transaction() as cursor:
+            if not self.lease.renew(cursor):
+                self._is_replaced(self.lease)
+            self._renewed = time.monotonic()
+
+    # ------------------------------------------------------------------------------------------------ committing
+
+    def commit(self, commit: EncodedCommit) -> CommitResult:
+        """Apply a whole commit, in one transaction that also finds out whether this is still the owner."""
+        lease = self._owned()
+        seqs = commit.number(self.position.next_seq)
+        timestamp = now_ms()
+        try:
+            with named_errors(self.path), self._transaction() as cursor:
+                entries, usage_rows = self._apply(cursor, commit, seqs, timestamp)
+                after = Position(
+                    seqs[-1] + 1 if seqs else self.position.next_seq,
+                    self._branches.next_segment,
+                    self.position.entry_count + entries,
+                    self.position.usage_count + usage_rows,
+                    commit.stats_after(self.position.stats),
+                )
+                if not lease.move_on(cursor, self.position, after):
+                    raise StorageCorruption(f"the session {self.path} was changed by something else than laneway; open it again")
+        except BaseException as error:
+            self._after_failure(error, lease)
+            raise
+        first_seq = seqs[0] if seqs else self.position.next_seq
+        self._set_position(after)
+        self._renewed = time.monotonic()
+        self._branches.trim()
+        return CommitResult(first_seq=first_seq, seqs=seqs, timestamp=timestamp, stats=after.stats)
+
+    def _owned(self) -> Lease:
+        if self.lost is not None:
+            raise LeaseLost(self.lost)
+        if self.lease is None:
+            raise StorageError(f"the session {self.path} was opened with read_only=True and cannot be written to")
+        return self.lease
+
+    def _apply(self, cursor: sqlite3.Cursor, commit: EncodedCommit, seqs: list[int], timestamp: int) -> tuple[int, int]:
+        """Write the rows; return how many entries and usage rows they are."""
+        entries = usage_rows = 0
+        execute = cursor.execute
+        for write, seq in zip(commit.writes, seqs, strict=True):
+            match write:
+                case EncodedEntry():
+                    self._insert_entry(cursor, write, seq, write.timestamp if write.seq else timestamp)
+                    entries += 1
+                case EncodedValue():
+                    execute(_SET, cell_row(write.namespace, write.key, seq, write.value))
+                case DeleteValue():
+                    execute(_DELETE, (write.namespace, write.key))
+                case EncodedElement():
+                    execute(_APPEND, cell_row(write.namespace, write.key, seq, write.value))
+                case DeleteList():
+                    execute(_DELETE_LIST, (write.namespace, write.key))
+                case EncodedUsage():
+                    id = pack_id(write.id)
+                    self._take_id(cursor, id, write.id, seq)
+                    entry_id = None if write.entry_id is None else pack_id(write.entry_id)
+                    execute(_ADD_USAGE, usage_row(seq, id, entry_id, timestamp, write.payload))
+                    usage_rows += 1
+        return entries, usage_rows
+
+    def _insert_entry(self, cursor: sqlite3.Cursor, entry: EncodedEntry, seq: int, timestamp: int) -> None:
+        id = pack_id(entry.id)
+        self._take_id(cursor, id, entry.id, seq)
+        parent = None
+        if entry.parent_id is not None:
+            parent = self._branches.place_of(pack_id(entry.parent_id))
+            if parent is None:
+                raise checks.missing_parent(entry.id, entry.parent_id)
+        segment = self._branches.add(id, seq, TYPE_NUMBERS[entry.type], parent)
+        cursor.execute(_ADD_ENTRY, entry_row(entry, id, seq, None if parent is None else parent.seq, timestamp, segment))
+
+    def _take_id(self, cursor: sqlite3.Cursor, packed: bytes | str, id: str, seq: int) -> None:
+        try:
+            cursor.execute(_TAKE_ID, (packed, seq))
+        except sqlite3.IntegrityError as error:
+            raise checks.duplicate_id(id) from error
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    def read(self, query: Callable[[SqliteReader], _T]) -> _T:
+        """Answer a query. Beside another owner, everything is read as of one moment."""
+        with named_errors(self.path):
+            if self.lease is not None and self.lost is None:
+                try:
+                    return query(self._reader)
+                except StorageCorruption:
+                    if not self._is_replaced(self.lease):
+                        raise
+            self._cursor.execute("BEGIN")
+            try:
+                self._branches.forget()
+                self._set_position(read_position(self._cursor))
+                return query(self._reader)
+            finally:
+                self._cursor.execute("ROLLBACK")
+
+    def verify(self) -> list[str]:
+        """Check every page and row of the file, and the index; return what is wrong. Linear in the size of the file."""
+        with named_errors(self.path):
+            return problems_of(self._cursor)
+
+    def repair(self) -> None:
+        """Make the branch index anew from the entries, in one transaction."""
+        lease = self._owned()
+        try:
+            with named_errors(self.path), self._transaction() as cursor:
+                after = msgspec.structs.replace(self.position, next_segment=rebuild(cursor))
+                if not lease.move_on(cursor, self.position, after):
+                    raise StorageCorruption(f"the session {self.path} was changed by something else than laneway; open it again")
+        except BaseException as error:
+            self._after_failure(error, lease)
+            raise
+        self._branches.forget()
+        self._set_position(after)
+
+    # ------------------------------------------------------------------------------------------------ transactions
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Generator[sqlite3.Cursor, None, None]:
+        """Run the block in one immediate transaction: committed when it ends, rolled back when it raises."""
+        cursor = self._cursor
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            yield cursor
+            cursor.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                cursor.execute("ROLLBACK")
+            raise
+
+    def _after_failure(self, error: BaseException, lease: Lease) -> None:
+        """Forget what the failed commit had changed in memory; if the lease is gone, that is why it failed."""
+        self._branches.forget()
+        self._branches.next_segment = self.position.next_segment
+        if isinstance(error, StorageCorruption) and self._is_replaced(lease):
+            raise LeaseLost(self.lost) from error
+
+    def _is_replaced(self, lease: Lease) -> bool:
+        """Whether another owner has the lease; then it is lost for good."""
+        try:
+            if lease.is_held(self._cursor):
+                return False
+            row = fetch(self._cursor, "SELECT owner FROM state")
+        except sqlite3.Error:
+            return False
+        owner = decode_owner(row[0]) if row is not None and isinstance(row[0], str) else None
+        self.lost = (
+            f"the session {self.path} was taken over{f' by {owner}' if owner else ''} while this process did not renew its lease: "
+            "nothing more can be written from here; open it again when its new owner has closed it"
+        )
+        return True
