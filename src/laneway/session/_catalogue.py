@@ -7,13 +7,15 @@ taken as they are; those of open or crashed sessions are checked against their f
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
+
+from laneway.errors import StorageError
+from laneway.session._side_file import SideFile
 
 if TYPE_CHECKING:
     import sqlite3
@@ -56,72 +58,41 @@ class CatalogueRow(Struct, frozen=True):
 
 
 class Catalogue:
-    """The rows by session id. Every call is blocking, short, and never raises for what the catalogue is made of."""
+    """The rows by session id. Every call is blocking and short, and none raises for the sake of the catalogue."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._file = SideFile(path, version=_VERSION, schema=(_SCHEMA,))
 
     def read(self) -> dict[str, CatalogueRow]:
-        """Return all rows; none if there is no catalogue yet."""
-        if not self.path.exists():
+        """Return all rows; none if there is no catalogue."""
+        if not self._file.path.exists():
             return {}
-        return self._guarded(_read_rows, default={})
+        return self._run(_read_rows, {}, write=False)
 
     def write(self, rows: Iterable[CatalogueRow]) -> None:
         """Add rows, or replace those with the same ids."""
         values = [(*_values(row.info), row.closed, row.signature) for row in rows]
-        self._guarded(lambda db: db.executemany(_UPSERT, values), default=None)
+        self._run(lambda db: db.executemany(_UPSERT, values), None)
 
     def mark_open(self, id: str) -> None:
         """Say that a session's row is not to be relied on from now on."""
-        self._guarded(lambda db: db.execute("UPDATE sessions SET closed = 0, signature = NULL WHERE id = ?", (id,)), default=None)
+        self._run(lambda db: db.execute("UPDATE sessions SET closed = 0, signature = NULL WHERE id = ?", (id,)), None)
 
     def remove(self, ids: Iterable[str]) -> None:
         """Remove rows."""
         values = [(id,) for id in ids]
-        self._guarded(lambda db: db.executemany("DELETE FROM sessions WHERE id = ?", values), default=None)
+        self._run(lambda db: db.executemany("DELETE FROM sessions WHERE id = ?", values), None)
 
     def clear(self) -> None:
         """Throw the catalogue away; listing makes it again."""
-        for suffix in ("", "-journal"):
-            with contextlib.suppress(OSError):
-                self.path.with_name(self.path.name + suffix).unlink()
+        self._file.clear()
 
-    def _guarded(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
-        import sqlite3
-
+    def _run(self, work: Callable[[sqlite3.Connection], T], default: T, *, write: bool = True) -> T:
         try:
-            try:
-                with self._connect() as db:
-                    return work(db)
-            except sqlite3.OperationalError:  # locked, read-only, a full disk: the file is not to blame
-                raise
-            except sqlite3.DatabaseError as error:
-                _log.warning("the catalogue %s is damaged (%s) and is made anew", self.path, error)
-                self.clear()
-                with self._connect() as db:
-                    return work(db)
-        except (sqlite3.Error, OSError) as error:
-            _log.warning("the catalogue %s cannot be used (%s); sessions are read one by one", self.path, error)
+            return self._file.run(work, write=write)
+        except StorageError as error:
+            _log.warning("the catalogue is not used: %s", error)
             return default
-
-    @contextlib.contextmanager
-    def _connect(self) -> Generator[sqlite3.Connection]:
-        import sqlite3
-
-        db = sqlite3.connect(self.path, timeout=5.0, isolation_level=None)
-        try:
-            db.execute("PRAGMA synchronous = OFF")
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            db.execute("BEGIN" if version == _VERSION else "BEGIN IMMEDIATE")
-            if version != _VERSION and db.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
-                db.execute("DROP TABLE IF EXISTS sessions")
-                db.execute(_SCHEMA)
-                db.execute(f"PRAGMA user_version = {_VERSION}")
-            yield db
-            db.execute("COMMIT")
-        finally:
-            db.close()
 
 
 def _read_rows(db: sqlite3.Connection) -> dict[str, CatalogueRow]:

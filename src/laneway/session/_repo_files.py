@@ -16,6 +16,7 @@ from laneway.errors import SessionExists, SessionNotFound, StorageCorruption, St
 from laneway.session._catalogue import Catalogue, CatalogueRow, SessionInfo
 from laneway.session._ids import Ids
 from laneway.session._repo import SessionRepo, info_if_readable, read_info
+from laneway.session._search import SearchHit, SearchIndex, to_fts
 from laneway.session._session import Session, SessionMetadata
 from laneway.session.keys import is_session_id
 from laneway.storage.base import Storage, Write
@@ -38,6 +39,7 @@ class FolderRepo(SessionRepo):
         super().__init__()
         self.directory = Path(directory)
         self._durability: Literal["process", "power"] = durability
+        self.index = SearchIndex(self.directory / SEARCH_INDEX)
         self._catalogue = Catalogue(self.directory / CATALOGUE)
 
     def __repr__(self) -> str:
@@ -46,6 +48,18 @@ class FolderRepo(SessionRepo):
     def path(self, id: str) -> Path:
         """Return the file of a session, whether it exists or not."""
         return self.directory / f"{id}{self.suffix}"
+
+    async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> list[SearchHit]:
+        """Find text in the sessions; see `SearchIndex` for what a query is. Reads first what is new since the last search.
+
+        Raises:
+            SearchQueryError: `query` is not one.
+        """
+        to_fts(query)
+        if not await asyncio.to_thread(self.directory.is_dir):
+            return []
+        await self.index.update(self)
+        return await self.index.search(query, session_id=session_id, limit=limit)
 
     async def rebuild(self) -> None:
         """Throw the catalogue away and make it again from the sessions."""
@@ -101,6 +115,7 @@ class FolderRepo(SessionRepo):
             await (await self._open_file(self.path(id))).close()
         await asyncio.to_thread(self._unlink, self.path(id))
         await asyncio.to_thread(self._catalogue.remove, [id])
+        await self.index.forget(id)
 
     def _refuse_missing(self, id: str, exists: bool) -> None:
         if not exists:

@@ -7,6 +7,7 @@ namespace           key               content                                   
 `session.name`      `""`              display name                                                  session
 `session.metadata`  `""`              `SessionMetadata`                                             repository
 `session.creating`  `""`              there while a repository fills a new session                  repository
+`session.rewrites`  `""`              how often entries were erased, for whoever keeps copies       session
 `entry.label`       entry id          a person's bookmark                                           session, lane
 `lane.*`            lane name         configuration and inbox of a lane                             lane
 `op.*`, `pending.*` see the harness   the open operation, queued input, partial output              lane
@@ -26,6 +27,7 @@ BRANCH_TIP = "branch.tip"
 SESSION_NAME = "session.name"
 SESSION_METADATA = "session.metadata"
 SESSION_CREATING = "session.creating"
+SESSION_REWRITES = "session.rewrites"
 ENTRY_LABEL = "entry.label"
 LANE_CONFIG = "lane.config"
 LANE_STATE = "lane.state"
@@ -40,6 +42,7 @@ _KINDS: dict[str, NamespaceKind] = {
     SESSION_NAME: "name",
     SESSION_METADATA: "metadata",
     SESSION_CREATING: "runtime",
+    SESSION_REWRITES: "runtime",
     ENTRY_LABEL: "label",
     LANE_CONFIG: "lane_config",
     LANE_STATE: "lane_state",
