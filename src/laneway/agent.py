@@ -359,7 +359,8 @@ class Agent:
             return [] if skip and skip.pop() else self._drain_steering()
 
         def interrupt() -> AbortSignal:
-            run.batch = AbortController()
+            if run.batch is None or run.batch.signal.aborted:
+                run.batch = AbortController()
             if self._interrupting:
                 run.batch.abort()
             return run.batch.signal

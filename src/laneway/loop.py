@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
-from laneway._effects.batch import Batch, fail_truncated, run_batch
+from laneway._effects.batch import AbortWatch, Batch, fail_truncated, run_batch
 from laneway._effects.call_tools import After, Before, Outcome, Prepared, plain_args
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
 from laneway._effects.respond import StreamGuard, respond
@@ -307,28 +307,28 @@ async def _run_loop(run: _Run) -> list[AgentMessage]:
     await run.emit(TurnStart())
     await run.add(run.prompts)
     pending = await run.poll_steering()  # A: typed while waiting
-    turn: CompletedTurn | None = None
+    first = True
     results: list[ToolResultMessage] = []
     wanted = False
     while True:
         more = True
         while more or pending:
-            if turn is not None:
-                pending = await run.prepare_next_turn(turn, pending)
+            if not first:
+                pending = await run.prepare_next_turn(pending)
                 if run.raised is not None:
                     await run.add(pending)  # taken from a queue already: it must not be lost
                     return await run.end("error")
                 pending = pending or await run.poll_steering()  # B: preparation may have taken long
                 await run.emit(TurnStart())
             await run.add(pending)
-            pending = []
+            pending, first = [], False
             message = await run.respond()
             if message.stop_reason in ("error", "aborted"):  # exit 1
                 await run.finish_turn(message, [])
                 return await run.end("aborted" if message.stop_reason == "aborted" else "error")
             results, more = await run.call_tools(message)
-            turn, decision = await run.finish_turn(message, results)
-            if (reason := run.must_end(decision, turn, more)) is not None:  # exit 3, and what cannot go on
+            decision = await run.finish_turn(message, results)
+            if (reason := run.must_end(decision, results, more)) is not None:  # exit 3, and what cannot go on
                 return await run.end(reason)
             pending = await run.poll_steering()  # C
             wanted = isinstance(decision, Continue) and not more and not pending
@@ -378,6 +378,8 @@ class _Run:
         self._tools: tuple[list[AgentTool], dict[str, AgentTool]] = ([], {})
         self._limits = _LimitCounter(config.limits)
         self._partial: AssistantMessage | None = None
+        self._turn: Any = None  # the last CompletedTurn, kept where a hook wants it
+        self._watch: AbortWatch | None = None
 
     @property
     def failed(self) -> bool:
@@ -396,16 +398,17 @@ class _Run:
             await self.emit(MessageEnd(message=message))
 
     async def poll_steering(self) -> list[AgentMessage]:
-        return await self._poll(self._config.get_steering_messages)
+        poll = self._config.get_steering_messages
+        return [] if poll is None or self._signal.aborted or self._failure is not None else await self._poll(poll)
 
     async def poll_follow_up(self) -> list[AgentMessage]:
-        return await self._poll(self._config.get_follow_up_messages)
+        poll = self._config.get_follow_up_messages
+        return [] if poll is None or self._signal.aborted or self._failure is not None else await self._poll(poll)
 
-    async def _poll(self, poll: Poll | None) -> list[AgentMessage]:
-        if poll is None or self._signal.aborted or self._failure is not None:
-            return []
+    async def _poll(self, poll: Poll) -> list[AgentMessage]:
         try:
-            return list(await call_hook(poll) or ())
+            polled = poll()
+            return list(polled if isinstance(polled, list) else await polled or ())
         except Exception as error:
             self._failure = error
             return []
@@ -512,6 +515,8 @@ class _Run:
             self._context.messages.append(result)
             self._new.append(result)
 
+        if self._watch is None:
+            self._watch = AbortWatch()
         batch = self._batch(message, calls, keep)
         if message.stop_reason == "length":
             await fail_truncated(batch, self.emit)
@@ -550,6 +555,7 @@ class _Run:
             before=None if config.before_tool_call is None else before,
             after=None if config.after_tool_call is None else after,
             on_result=keep,
+            watch=self._watch,
         )
 
     def _tools_by_name(self, tools: list[AgentTool]) -> dict[str, AgentTool]:
@@ -559,29 +565,31 @@ class _Run:
 
     # -- between turns
 
-    async def finish_turn(self, message: AssistantMessage, results: list[ToolResultMessage]) -> tuple[CompletedTurn, End | Continue | None]:
+    async def finish_turn(self, message: AssistantMessage, results: list[ToolResultMessage]) -> End | Continue | None:
         """Ask `finish_turn` and close the turn. What the hook raises ends the run after this turn."""
-        turn = CompletedTurn(message=message, tool_results=results, context=self._context, new_messages=self._new)
         decision = None
-        if self._config.finish_turn is not None:
+        hook = self._config.finish_turn
+        if hook is not None or self._config.prepare_next_turn is not None:
+            self._turn = CompletedTurn(message=message, tool_results=results, context=self._context, new_messages=self._new)
+        if hook is not None:
             try:
                 async with abort_scope(None if self._signal.aborted else self._signal):
-                    decision = await call_hook(self._config.finish_turn, turn, self._signal)
+                    decision = await call_hook(hook, self._turn, self._signal)
             except Aborted:
                 pass
             except Exception as error:
                 self.raised = error
         await self.emit(TurnEnd(message=message, tool_results=results))
-        return turn, decision
+        return decision
 
-    async def prepare_next_turn(self, turn: CompletedTurn, pending: list[AgentMessage]) -> list[AgentMessage]:
+    async def prepare_next_turn(self, pending: list[AgentMessage]) -> list[AgentMessage]:
         """Ask `prepare_next_turn`; return what it adds, then what was pending."""
         hook = self._config.prepare_next_turn
         if hook is None or self._failure is not None or self._signal.aborted:
             return pending
         try:
             async with abort_scope(self._signal):
-                update = await call_hook(hook, turn, self._signal)
+                update = await call_hook(hook, self._turn, self._signal)
         except Aborted:
             return pending
         except Exception as error:
@@ -592,17 +600,17 @@ class _Run:
         self._apply(update)
         return [*(update.messages or ()), *pending]
 
-    def must_end(self, decision: End | Continue | None, turn: CompletedTurn, more: bool) -> AgentEndReason | None:
+    def must_end(self, decision: End | Continue | None, results: list[ToolResultMessage], more: bool) -> AgentEndReason | None:
         """Why the run cannot go on after this turn, if it cannot; the queues are then left alone."""
         goes_on = more or isinstance(decision, Continue)
         if self.raised is not None:
             return "error"
         if self._signal.aborted:
-            return "aborted" if goes_on else natural_end(turn.tool_results)
+            return "aborted" if goes_on else natural_end(results)
         if isinstance(decision, End):
             return "ended"
         if self._limits.reached() is not None:
-            return "limit" if goes_on else natural_end(turn.tool_results)
+            return "limit" if goes_on else natural_end(results)
         return None
 
     async def end(self, reason: AgentEndReason) -> list[AgentMessage]:
@@ -610,6 +618,8 @@ class _Run:
         limit = self._limits.reached() if reason == "limit" else None
         if self._guard is not None:
             self._guard.close()
+        if self._watch is not None:
+            self._watch.release(keep=False)
         await self.emit(AgentEnd(messages=list(self._new), reason=reason, limit=limit))
         if self.raised is not None:
             raise self.raised
@@ -620,13 +630,15 @@ class _LimitCounter:
     """Counts what `LoopLimits` bounds, and responses that the output limit cut off again and again at the same calls."""
 
     def __init__(self, limits: LoopLimits | None) -> None:
-        self._limits = limits or LoopLimits()
+        self._limits = limits
         self._start = time.monotonic()
         self._turns = self._calls = self._tokens = self._repeats = 0
         self._cost = 0.0
         self._cut: list[tuple[str, Any]] | None = None
 
     def count(self, message: AssistantMessage) -> None:
+        if self._limits is None:
+            return
         self._turns += 1
         self._calls += len(message.tool_calls)
         self._tokens += message.usage.output
@@ -641,6 +653,8 @@ class _LimitCounter:
         limits = self._limits
         if self._repeats >= MAX_REPEATED_TRUNCATIONS:
             return "repeated_truncation"
+        if limits is None:
+            return None
         if limits.max_turns is not None and self._turns >= limits.max_turns:
             return "max_turns"
         if limits.max_tool_calls is not None and self._calls >= limits.max_tool_calls:

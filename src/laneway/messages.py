@@ -35,8 +35,8 @@ def now_ms() -> int:
 # ---------------------------------------------------------------------------------------------------- content blocks
 
 
-class _Value(Struct, kw_only=True, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of plain value types."""
+class _Value(Struct, kw_only=True, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Base of plain value types. `gc=False`: JSON data is never part of a reference cycle."""
 
 
 class _Block(_Value, kw_only=True, frozen=True, tag_field="type"):
@@ -224,12 +224,12 @@ class AssistantMessage(_Message, kw_only=True, frozen=True, tag="assistant"):
     @property
     def text(self) -> str:
         """All text blocks joined, without thinking."""
-        return "".join(block.text for block in self.content if isinstance(block, TextContent))
+        return "".join([cast(TextContent, block).text for block in self.content if type(block) is TextContent])
 
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The tool calls, in order."""
-        return [block for block in self.content if isinstance(block, ToolCall)]
+        return [cast(ToolCall, block) for block in self.content if type(block) is ToolCall]
 
 
 class ToolResultMessage(_Message, kw_only=True, frozen=True, tag="tool_result"):

@@ -7,7 +7,7 @@ the state of now. All functions are pure, take lists with messages of any role, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 from msgspec import Struct
@@ -188,7 +188,7 @@ class ToolDeclarer:
     ) -> list[AgentMessage]:
         """See `declare_tool_changes`. `append_only` promises that `messages` only grew since the last call."""
         changed = self._replay(messages, append_only)
-        last = next((i for i in range(len(pending) - 1, -1, -1) if isinstance(pending[i], SystemMessage)), None)
+        last = next((i for i in range(len(pending) - 1, -1, -1) if isinstance(pending[i], SystemMessage)), None) if pending else None
         if last is None and not changed and self._tools == tools:
             return list(pending)
         declared = dict(self._declared)
@@ -205,11 +205,12 @@ class ToolDeclarer:
         changed = False
         if not append_only and self._seen != messages[:seen]:
             self._seen, self._declared, seen, changed = [], {}, 0, True
-        for message in messages[seen:]:
-            if isinstance(message, SystemMessage):
-                _apply_tools(self._declared, message)
+        new = messages[seen:]
+        self._seen += new
+        for message in new:
+            if type(message) is SystemMessage:
+                _apply_tools(self._declared, cast(SystemMessage, message))
                 changed = True
-            self._seen.append(message)
         return changed
 
     @staticmethod
@@ -237,9 +238,12 @@ def convert_to_llm(messages: Iterable[AgentMessage]) -> list[Message]:
     return [converted for message in messages if (converted := _convert(message)) is not None]
 
 
+_BUILT_IN = frozenset({UserMessage, AssistantMessage, ToolResultMessage, SystemMessage})
+
+
 def _convert(message: AgentMessage) -> Message | None:
-    if isinstance(message, (UserMessage, AssistantMessage, ToolResultMessage, SystemMessage)):
-        return message
+    if type(message) in _BUILT_IN or isinstance(message, AssistantMessage):
+        return cast(Message, message)
     if isinstance(message, CustomMessage):
         return UserMessage(content=message.content, timestamp=message.timestamp)
     if isinstance(message, BashExecutionMessage):
@@ -280,14 +284,16 @@ def normalise(messages: Sequence[AgentMessage]) -> list[Message]:
 class Projection:
     """`normalise` for a transcript that grows: each message is looked at once, so a turn costs what is new in it."""
 
-    __slots__ = ("_assistant", "_closed", "_others", "_results", "_seen")
+    __slots__ = ("_assistant", "_closed", "_fresh", "_others", "_out", "_results", "_seen")
 
     def __init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:
         self._seen: list[AgentMessage] = []
-        self._closed: list[Message] = []
+        self._out: list[Message] = []
+        self._closed = 0  # how much of `_out` is final: what precedes the last response
+        self._fresh = True  # whether `_out` has what follows it
         self._assistant: AssistantMessage | None = None  # the last response that is sent; what follows it is still open
         self._results: dict[str, ToolResultMessage] = {}
         self._others: list[Message] = []
@@ -301,46 +307,57 @@ class Projection:
         if not append_only and self._seen != messages[:seen]:
             self._reset()
             seen = 0
-        for message in messages[seen:]:
-            self._seen.append(message)
-            converted = _convert(message)
-            if converted is not None:
-                self._take(converted)
-        return self._closed + self._open()
+        if seen < len(messages):
+            new = messages[seen:]
+            self._seen += new
+            for message in new:
+                self._take(message)
+        self._render()
+        return self._out.copy()
 
-    def _take(self, message: Message) -> None:
-        if isinstance(message, AssistantMessage):
-            self._closed += self._open()
+    def _take(self, message: AgentMessage) -> None:
+        kind = type(message)
+        if kind is ToolResultMessage:
+            result = cast(ToolResultMessage, message)
+            self._results.setdefault(result.tool_call_id, result)
+        elif isinstance(message, AssistantMessage):
+            self._render()
+            self._closed = len(self._out)
             self._assistant = _sendable(message)
             self._results, self._others = {}, []
-        elif isinstance(message, ToolResultMessage):
-            self._results.setdefault(message.tool_call_id, message)
-        elif (cleaned := _without_blanks(message)) is not None:
+        elif (converted := _convert(message)) is not None and (cleaned := _without_blanks(converted)) is not None:
             self._others.append(cleaned)
+        self._fresh = False
 
-    def _open(self) -> list[Message]:
-        """The last response with its results, and what came after it."""
-        if self._assistant is None:
-            return list(self._others)
-        out: list[Message] = [self._assistant]
-        for block in self._assistant.content:
-            if isinstance(block, ToolCall):
-                out.append(_result_for(block, self._results.get(block.id)))
-        return out + self._others
+    def _render(self) -> None:
+        """Bring what follows the closed part up to date: the last response, its results, what came after it."""
+        if self._fresh:
+            return
+        out = self._out
+        del out[self._closed :]
+        if self._assistant is not None:
+            out.append(self._assistant)
+            for block in self._assistant.content:
+                if type(block) is ToolCall:
+                    out.append(_result_for(block, self._results.get(block.id)))
+        out += self._others
+        self._fresh = True
 
 
 def _sendable(message: AssistantMessage) -> AssistantMessage | None:
     if message.stop_reason in ("error", "aborted", "deferred", "pending"):
         return None
     content = message.content
-    if any(isinstance(block, TextContent) and not block.text.strip() for block in content):
-        content = [block for block in content if not isinstance(block, TextContent) or block.text.strip()]
-        message = msgspec.structs.replace(message, content=content)
+    for block in content:
+        if type(block) is TextContent and not block.text.strip():
+            content = [block for block in content if not isinstance(block, TextContent) or block.text.strip()]
+            message = msgspec.structs.replace(message, content=content)
+            break
     return message if content else None
 
 
-def _without_blanks(message: SystemMessage | UserMessage) -> Message | None:
-    if isinstance(message, SystemMessage):
+def _without_blanks(message: Message) -> Message | None:
+    if not isinstance(message, UserMessage):
         return message
     if isinstance(message.content, str):
         return message if message.content.strip() else None
@@ -359,7 +376,10 @@ def _result_for(call: ToolCall, result: ToolResultMessage | None) -> ToolResultM
         return ToolResultMessage(
             tool_call_id=call.id, tool_name=call.name, content=[TextContent(text=NO_RESULT)], is_error=True, timestamp=0
         )
-    blocks = _without_blank_text(result.content)
+    content = result.content
+    if len(content) == 1 and type(content[0]) is TextContent and content[0].text.strip():
+        return result
+    blocks = _without_blank_text(content)
     if not blocks:
         return msgspec.structs.replace(result, content=[TextContent(text=NO_OUTPUT)])
     return result if len(blocks) == len(result.content) else msgspec.structs.replace(result, content=blocks)

@@ -18,6 +18,7 @@ from laneway._effects.call_tools import (
     Prepared,
     RunningCall,
     failure,
+    look_up,
     prepare,
     result_message,
 )
@@ -43,6 +44,7 @@ class Batch:
     after: Callable[[ToolCall, Prepared], After] | None = None
     on_result: Callable[[ToolResultMessage], None]
     outcomes: list[Outcome | None] = field(default_factory=list[Outcome | None])
+    watch: AbortWatch | None = None
 
     @property
     def stopped(self) -> Outcome | None:
@@ -131,14 +133,54 @@ async def _preflight(batch: Batch, call: ToolCall, emit: Emit) -> Prepared | Out
     await emit(ToolExecutionStart(tool_call_id=call.id, tool_name=call.name, args=call.arguments))
     if (stopped := batch.stopped) is not None:
         return stopped
-    before = None if batch.before is None else batch.before(call)
-    return await prepare(call, batch.tools, before=before, signal=batch.signal)
+    if batch.before is None:
+        return look_up(call, batch.tools)
+    return await prepare(call, batch.tools, before=batch.before(call), signal=batch.signal)
+
+
+class AbortWatch:
+    """Tells the calls under way of an abort or interruption. A run keeps one for all its batches: it registers once per signal."""
+
+    __slots__ = ("_detach", "_loop", "_running", "_signals")
+
+    def __init__(self) -> None:
+        self._signals: tuple[AbortSignal | None, AbortSignal | None] = (None, None)
+        self._detach: list[Callable[[], None]] = []
+        self._running: _Running | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def follow(self, signal: AbortSignal, interrupt: AbortSignal | None, running: _Running) -> None:
+        """Tell `running` from now on."""
+        self._running = running
+        if self._signals[0] is signal and self._signals[1] is interrupt:
+            return
+        self.release(keep=False)
+        self._running, self._signals = running, (signal, interrupt)
+        self._detach.append(signal.on_abort(lambda: void(self._loop.call_soon_threadsafe(self._abort))))
+        if interrupt is not None:
+            self._detach.append(interrupt.on_abort(lambda: void(self._loop.call_soon_threadsafe(self._interrupt))))
+
+    def release(self, *, keep: bool) -> None:
+        """Let go of the calls and, unless `keep`, of the signals."""
+        self._running = None
+        if not keep:
+            for detach in self._detach:
+                detach()
+            self._detach, self._signals = [], (None, None)
+
+    def _abort(self) -> None:
+        if self._running is not None:
+            self._running.abort()
+
+    def _interrupt(self) -> None:
+        if self._running is not None:
+            self._running.interrupt()
 
 
 class _Running:
     """Calls under way. One place emits for all of them, so listeners see one event at a time, whatever runs at once."""
 
-    __slots__ = ("_batch", "_calls", "_closed", "_deliveries", "_detach", "_emit", "_left", "_loop", "_news", "_wake")
+    __slots__ = ("_batch", "_calls", "_closed", "_deliveries", "_emit", "_left", "_loop", "_news", "_wake", "_watch")
 
     def __init__(self, batch: Batch, emit: Emit) -> None:
         self._batch, self._emit = batch, emit
@@ -148,10 +190,9 @@ class _Running:
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
         self._left = 0
-        loop = self._loop = asyncio.get_running_loop()
-        self._detach = [batch.signal.on_abort(lambda: void(loop.call_soon_threadsafe(self._abort)))]
-        if batch.interrupt is not None:
-            self._detach.append(batch.interrupt.on_abort(lambda: void(loop.call_soon_threadsafe(self._interrupt))))
+        self._loop = asyncio.get_running_loop()
+        self._watch = batch.watch or AbortWatch()
+        self._watch.follow(batch.signal, batch.interrupt, self)
 
     def start(self, index: int, call: ToolCall, prepared: Prepared) -> None:
         batch = self._batch
@@ -178,11 +219,13 @@ class _Running:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """The run was aborted."""
         for running in self._calls.values():
             running.abort()
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
+        """A new message cannot wait."""
         for running in self._calls.values():
             running.interrupt()
 
@@ -220,8 +263,7 @@ class _Running:
     async def stop(self) -> None:
         """Let go; cancel what still runs (only when an emit raised or the task was cancelled) and wait for it to settle."""
         self._closed = True
-        for detach in self._detach:
-            detach()
+        self._watch.release(keep=self._batch.watch is not None)
         if not self._left:
             return
         for delivery in self._deliveries.values():

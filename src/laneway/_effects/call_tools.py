@@ -9,10 +9,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
+from msgspec import Struct
 
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
 from laneway.abort import AbortSignal, abort_scope
@@ -37,8 +37,7 @@ After: TypeAlias = Callable[["Outcome"], "Awaitable[PatchResult | None] | PatchR
 Cut = Literal["aborted", "interrupted", "timeout"]
 
 
-@dataclass(slots=True, frozen=True)
-class Prepared:
+class Prepared(Struct, frozen=True, gc=False):
     """A call that may run: the tool was found, `args` are validated (and are what the before hook made of them)."""
 
     call: ToolCall
@@ -46,8 +45,7 @@ class Prepared:
     args: Any
 
 
-@dataclass(slots=True, frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True, gc=False):
     """How a call ended. `cut` says that it did not end by itself."""
 
     result: ToolResult
@@ -96,6 +94,21 @@ async def prepare(call: ToolCall, tools: Mapping[str, AgentTool], *, before: Bef
     `before` gets the validated arguments as JSON data. It fails closed: if it raises, answers nonsense or is cut off by an abort,
     the call does not run. The transcript's call is never changed.
     """
+    ready = look_up(call, tools)
+    if before is None or isinstance(ready, Outcome):
+        return ready
+    try:
+        async with abort_scope(signal):
+            answer = await call_hook(before, plain_args(ready.args))
+    except Aborted:
+        return failure(NOT_STARTED, cut="aborted")
+    except Exception as error:
+        return failure(f"The call was not allowed: the check before it failed ({error_text(error)}).")
+    return _decide(ready, answer)
+
+
+def look_up(call: ToolCall, tools: Mapping[str, AgentTool]) -> Prepared | Outcome:
+    """`prepare` without the before hook: find the tool, shim and validate the arguments."""
     tool = tools.get(call.name)
     if tool is None:
         available = f" Available tools: {', '.join(tools)}." if tools else " No tools are available."
@@ -107,21 +120,13 @@ async def prepare(call: ToolCall, tools: Mapping[str, AgentTool], *, before: Bef
             args = validate_arguments(tool, call)
     except Exception as error:
         return failure(error_text(error))
-    if before is None:
-        return Prepared(call, tool, args)
-    try:
-        async with abort_scope(signal):
-            answer = await call_hook(before, plain_args(args))
-    except Aborted:
-        return failure(NOT_STARTED, cut="aborted")
-    except Exception as error:
-        return failure(f"The call was not allowed: the check before it failed ({error_text(error)}).")
-    return _decide(call, tool, args, answer)
+    return Prepared(call, tool, args)
 
 
-def _decide(call: ToolCall, tool: AgentTool, args: Any, answer: object) -> Prepared | Outcome:
+def _decide(ready: Prepared, answer: object) -> Prepared | Outcome:
+    call, tool = ready.call, ready.tool
     if answer is None:
-        return Prepared(call, tool, args)
+        return ready
     if isinstance(answer, Block):
         return failure(answer.reason or f"The call of {call.name} was blocked.", terminate=answer.terminate)
     if isinstance(answer, ReplaceArgs):

@@ -7,6 +7,7 @@ import re
 from typing import Any, cast
 
 import jiter
+import msgspec
 
 _ESCAPES = {c: f"\\u{c:04x}" for c in range(0x20)} | {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x08: "\\b", 0x0C: "\\f"}
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
@@ -52,6 +53,12 @@ def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     stripped = text.strip()
     if not stripped or stripped == "null":
         return {}, None
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError):  # a lone surrogate, a repairable string, or not JSON
+        value = None
+    if type(value) is dict:
+        return cast("dict[str, Any]", value), None
     try:
         try:
             value = _STRICT.decode(text)

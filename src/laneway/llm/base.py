@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from types import AsyncGeneratorType
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import msgspec
@@ -155,7 +154,7 @@ class AssistantStream:
     `fallback` builds the message for a failure from what had arrived: `(exception, aborted) -> AssistantMessage`.
     """
 
-    __slots__ = ("_closed", "_events", "_fallback", "_interrupted", "_message", "_reader", "_signal", "_source", "_waiters")
+    __slots__ = ("_closed", "_fallback", "_interrupted", "_message", "_reader", "_running", "_signal", "_source", "_waiters")
 
     def __init__(
         self,
@@ -168,21 +167,23 @@ class AssistantStream:
         self._fallback = fallback
         self._signal = signal
         self._message: AssistantMessage | None = None
-        self._closed = False
-        self._interrupted = False
+        self._closed = self._interrupted = self._running = False
         self._reader: asyncio.Task[Any] | None = None  # who iterates: result() in another task waits for it
         self._waiters: list[asyncio.Future[None]] = []
-        self._events = cast("AsyncGeneratorType[AssistantEvent, None]", self._pull())
 
-    async def _pull(self) -> AsyncGenerator[AssistantEvent]:
-        """The source's events up to its last word, which is made up where there is none."""
+    def __aiter__(self) -> AssistantStream:
+        self._reader = asyncio.current_task()
+        return self
+
+    # Not an async generator: one that is dropped before its end costs the event loop a task to close it, and every response would be.
+    async def __anext__(self) -> AssistantEvent:
+        if self._message is not None:
+            raise StopAsyncIteration
+        self._running = True
         try:
-            async for event in self._source:
-                if type(event) is StreamDone or type(event) is StreamError:
-                    break
-                yield event
-            else:
-                event = StreamError(message=self._fallback(ProviderFailure(_NO_END, kind="incomplete"), self._aborted()))
+            event = await self._source.__anext__()
+        except StopAsyncIteration:
+            event = StreamError(message=self._fallback(ProviderFailure(_NO_END, kind="incomplete"), self._aborted()))
         except asyncio.CancelledError:
             event = StreamError(message=self._fallback(ProviderFailure(_CLOSED, kind="incomplete"), True))
             if not self._take_back_interruption():
@@ -190,8 +191,12 @@ class AssistantStream:
                 raise
         except Exception as error:
             event = StreamError(message=self._fallback(error, self._aborted()))
-        await self._settle(event.message)
-        yield event
+        finally:
+            self._running = False
+        kind = type(event)
+        if kind is StreamDone or kind is StreamError:
+            await self._settle(cast("StreamDone | StreamError", event).message)
+        return event
 
     def _take_back_interruption(self) -> bool:
         """Whether the cancellation at hand is `aclose()` in another task interrupting this one, and nothing else."""
@@ -206,14 +211,6 @@ class AssistantStream:
         finally:
             self._wake()
 
-    def __aiter__(self) -> AsyncGenerator[AssistantEvent]:
-        self._reader = asyncio.current_task()
-        return self._events
-
-    async def __anext__(self) -> AssistantEvent:
-        self._reader = asyncio.current_task()
-        return await self._events.__anext__()
-
     async def result(self) -> AssistantMessage:
         """Return the final message. Where nobody iterates this reads the stream to its end and drops the events not yet read."""
         me = asyncio.current_task()
@@ -225,8 +222,7 @@ class AssistantStream:
                 reader.add_done_callback(self._wake)  # it may leave before the end; then this reads on
                 await waiter
                 continue
-            self._reader = me
-            async for _ in self._events:
+            async for _ in self:
                 pass
         return self._message
 
@@ -239,14 +235,12 @@ class AssistantStream:
             return
         self._closed = True
         reader = self._reader
-        if self._events.ag_running and reader is not None and reader is not asyncio.current_task():
+        if self._running and reader is not None and reader is not asyncio.current_task():
             self._interrupted = True
             reader.cancel()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
-        else:
-            await self._events.aclose()
         if self._message is None:
             await self._settle(self._fallback(ProviderFailure(_CLOSED, kind="incomplete"), True))
 
