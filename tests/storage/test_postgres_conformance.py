@@ -6,11 +6,11 @@ import uuid
 from collections.abc import AsyncIterator
 
 import pytest
-from storage.pg import postgres, postgres_dsn
 
 from laneway.storage.base import Storage
 from laneway.storage.postgres import PostgresPool, PostgresStorage
 from laneway.testing._storage import DurableStorageConformance, Reopen
+from storage.pg import postgres, postgres_dsn
 
 __all__ = ["postgres", "postgres_dsn"]
 

@@ -131,9 +131,9 @@ class JsonlFile:
 
     def _take_back(self) -> None:
         os.ftruncate(self._fd, self.size)
+        self.torn = 0
         if self._durability == "power":
             _flush_to_disk(self._fd)
-        self.torn = 0
 
     def replace(self, header: Header, rewrite: Callable[[Iterable[tuple[int, int, bytes]]], Iterable[bytes]]) -> None:
         """Put `rewrite` of the lines in place of the file, atomically; on failure the file stays as it was.

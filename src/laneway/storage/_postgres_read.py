@@ -12,7 +12,7 @@ from laneway.storage._postgres_pool import PostgresPool, StatementRefused
 from laneway.storage.base import Addresses, BranchScan, Entry, EntryScan, ListElement, SeqOrder, SessionStats, StoredValue, UsageRow, UsageScan
 
 _ENTRY = "id, parent_id, type, custom_type, payload, seq, timestamp"
-_SCAN_BRANCH = "SELECT id, parent_id, type, custom_type, payload, seq, timestamp FROM scan_branch(%s::bigint, %s, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s)"
+_SCAN_BRANCH = f"SELECT {_ENTRY} FROM scan_branch(%s::bigint, %s, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s)"
 NO_DATA_FOUND = "P0002"
 
 

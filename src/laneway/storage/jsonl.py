@@ -6,10 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -22,6 +21,7 @@ from laneway.storage._jsonl_live import LiveBytes
 from laneway.storage._jsonl_lock import FileLock
 from laneway.storage._line import CommitLine
 from laneway.storage._rows import Rows
+from laneway.storage._strand import Strand
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
     Addresses,
@@ -41,7 +41,6 @@ from laneway.storage.base import (
 
 _log = logging.getLogger("laneway.storage")
 _POLL = 0.05  # seconds between two tries for the lock
-_T = TypeVar("_T")
 
 
 class JsonlStorage:
@@ -52,12 +51,12 @@ class JsonlStorage:
     copied to a new file that takes its place.
     """
 
-    def __init__(self, session: _OpenSession, thread: ThreadPoolExecutor) -> None:
-        self.path = session.file.path
+    def __init__(self, session: _OpenSession, strand: Strand) -> None:
+        self.path = session.path
         self.header = session.file.header
         self._session = session
         self._rows = session.rows
-        self._thread = thread
+        self._strand = strand
         self._line = CommitLine()
         self._closing: asyncio.Task[None] | None = None
         self._broken: str | None = None
@@ -98,19 +97,21 @@ class JsonlStorage:
         encode_json(metadata, "metadata")
         header = Header(format=FORMAT, version=VERSION, id=session_id, created_at=now_ms(), metadata=metadata) if create else None
         where = Path(path)
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="laneway-jsonl")
+        session = _OpenSession(where, durability)
+        strand = Strand()
         deadline = time.monotonic() + wait
         try:
             while True:
                 try:
-                    session = await _open_on(thread, lambda: _OpenSession.open(where, header, exclusive, read_only, durability))
-                    return cls(session, thread)
+                    await strand.run(lambda: session.open(header, exclusive=exclusive, read_only=read_only))
+                    return cls(session, strand)
                 except SessionLocked:
                     if time.monotonic() >= deadline:
                         raise
                     await asyncio.sleep(_POLL)
         except BaseException:
-            thread.shutdown(wait=False)
+            strand.post(session.close)  # if we were cancelled, the thread may still succeed, and would hold the lock for nobody
+            strand.close()
             raise
 
     def __repr__(self) -> str:
@@ -143,7 +144,7 @@ class JsonlStorage:
         seqs = self._rows.check(commit)
         timestamp = now_ms()
         try:
-            lengths = await self._run(lambda: self._session.append(commit, seqs, timestamp))
+            lengths = await self._strand.run(lambda: self._session.append(commit, seqs, timestamp))
         except asyncio.CancelledError:
             self._broken = f"a commit to {self.path} was torn from its thread, perhaps half way: open the session again"
             raise
@@ -157,7 +158,7 @@ class JsonlStorage:
         if file.size < self._compact_above or not live.outweighed_in(file.size):
             return
         try:
-            await self._run(self._session.compact)
+            await self._strand.run(self._session.compact)
         except StorageError as error:
             self._compact_above = file.size * 2
             _log.warning("%s; nothing is lost, it will be tried again when the file has doubled", error)
@@ -171,10 +172,7 @@ class JsonlStorage:
         self._open_rows()
         if self._session.lock is None:
             raise StorageError(f"{self.path} was opened with read_only=True and cannot be compacted")
-        await self._line.run(lambda: self._run(self._session.compact))
-
-    async def _run(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        await self._line.run(lambda: self._strand.run(self._session.compact))
 
     async def close(self) -> None:
         """See `Storage.close`."""
@@ -185,8 +183,8 @@ class JsonlStorage:
 
     async def _close(self) -> None:
         await self._line.drain()
-        await self._run(self._session.close)
-        self._thread.shutdown(wait=False)
+        await self._strand.run(self._session.close)
+        self._strand.close()
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -236,42 +234,43 @@ class JsonlStorage:
 class _OpenSession:
     """The file, its lock and its content: what the storage's thread works on."""
 
-    def __init__(self, file: JsonlFile, lock: FileLock | None) -> None:
-        self.file = file
-        self.lock = lock
+    def __init__(self, path: Path, durability: Durability) -> None:
+        self.path = path
+        self.lock: FileLock | None = None
         self.rows = Rows()
         self.live = LiveBytes()
+        self._durability: Durability = durability
+        self._file: JsonlFile | None = None
 
-    @classmethod
-    def open(cls, path: Path, header: Header | None, exclusive: bool, read_only: bool, durability: Durability) -> _OpenSession:
-        path = path.resolve()  # a link stays a link when its file is replaced
-        if read_only:
-            return cls._load(path, None, durability)
-        if header is None and not path.exists():
-            raise SessionNotFound(f"there is no session file {path}")
-        lock = FileLock.acquire(path)
+    @property
+    def file(self) -> JsonlFile:
+        """The open file."""
+        if self._file is None:
+            raise StorageClosed(f"the session {self.path} is not open")
+        return self._file
+
+    def open(self, header: Header | None, *, exclusive: bool, read_only: bool) -> None:
+        """Lock, make (with a `header`) and read the file; on failure nothing stays locked or open."""
+        self.path = self.path.resolve()  # a link stays a link when its file is replaced
         try:
-            if header is not None and not path.exists():
-                JsonlFile.create(path, header)
-            elif exclusive:
-                raise SessionExists(f"there is a session file {path} already")
-            return cls._load(path, lock, durability)
+            if not read_only:
+                self._lock(header, exclusive)
+            self._file = JsonlFile.open(self.path, read_only=read_only, durability=self._durability)
+            self._read()
+            if not read_only:
+                self._file.remove_leftovers()
         except BaseException:
-            lock.release()
+            self.close()
             raise
 
-    @classmethod
-    def _load(cls, path: Path, lock: FileLock | None, durability: Durability) -> _OpenSession:
-        file = JsonlFile.open(path, read_only=lock is None, durability=durability)
-        session = cls(file, lock)
-        try:
-            session._read()
-        except BaseException:
-            file.close()
-            raise
-        if lock is not None:
-            file.remove_leftovers()
-        return session
+    def _lock(self, header: Header | None, exclusive: bool) -> None:
+        if header is None and not self.path.exists():
+            raise SessionNotFound(f"there is no session file {self.path}")
+        self.lock = FileLock.acquire(self.path)
+        if header is not None and not self.path.exists():
+            JsonlFile.create(self.path, header)
+        elif exclusive:
+            raise SessionExists(f"there is a session file {self.path} already")
 
     def _read(self) -> None:
         file = self.file
@@ -313,25 +312,14 @@ class _OpenSession:
         self.file.replace(msgspec.structs.replace(header, next_seq=self.rows.next_seq), self.live.surviving)
 
     def close(self) -> None:
-        self.file.close()
+        """Close the file and give up the lock. Idempotent."""
+        if self._file is not None:
+            self._file.close()
         if self.lock is not None:
             self.lock.release()
+            self.lock = None
 
 
 def _is_torn(line: bytes, offset: int, file: JsonlFile) -> bool:
     """Whether a last line has its newline but not all of its text: a lost page of a machine that died reads as NULs, which JSON never has."""
     return b"\0" in line and offset + len(line) == file.length()
-
-
-async def _open_on(thread: ThreadPoolExecutor, work: Callable[[], _OpenSession]) -> _OpenSession:
-    future = thread.submit(work)
-    try:
-        return await asyncio.wrap_future(future)
-    except asyncio.CancelledError:
-        future.add_done_callback(_close_unwanted)  # the thread may still succeed, and would hold the lock for nobody
-        raise
-
-
-def _close_unwanted(future: Future[_OpenSession]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        future.result().close()

@@ -1,0 +1,106 @@
+"""A process for the storage tests to start, and to kill: `python child.py WHAT jsonl PATH` or `… postgres DSN SESSION`.
+
+It tells what it did line by line on its standard output and obeys lines from its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+
+from laneway.errors import StorageError
+from laneway.messages import UserMessage
+from laneway.storage.base import AppendList, InsertEntry, MessageEntry, SetValue, Storage, Write
+from laneway.storage.jsonl import JsonlStorage
+from laneway.storage.postgres import PostgresPool, PostgresStorage
+
+
+def numbered_commit(i: int) -> list[Write]:
+    """The i-th commit of a child: an entry after the last one, and the tip, in one. Every tenth carries more than a page."""
+    text = "x" * (20_000 if i % 10 == 9 else 50)
+    message = MessageEntry(id=f"e{i}", parent_id=f"e{i - 1}" if i else None, message=UserMessage(content=text, timestamp=1))
+    return [InsertEntry(message), SetValue("branch.tip", "main", f"e{i}"), AppendList("log", "main", i)]
+
+
+def say(line: object) -> None:
+    print(line, flush=True)
+
+
+async def heard() -> str:
+    return (await asyncio.to_thread(sys.stdin.readline)).strip()
+
+
+async def append(open_: Callable[[str], Awaitable[Storage]], target: str) -> None:
+    """Commit for ever; say the number of each commit once it is acknowledged."""
+    storage = await open_(target)
+    value = await storage.get_value("branch.tip", "main")
+    start = int(value.value[1:]) + 1 if value else 0
+    for i in range(start, start + 100_000):
+        await storage.commit(numbered_commit(i))
+        say(i)
+
+
+async def hold(open_: Callable[[str], Awaitable[Storage]], target: str) -> None:
+    """Open, say so, and close when a line comes. A line "commit" commits instead, and says how that went."""
+    storage = await open_(target)
+    say(f"open {os.getpid()}")
+    while await heard() == "commit":
+        try:
+            say((await storage.commit([SetValue("n", "child", os.getpid())])).first_seq)
+        except StorageError as error:
+            say(type(error).__name__)
+    await storage.close()
+    say("closed")
+
+
+async def race(open_: Callable[[str], Awaitable[Storage]], _: str) -> None:
+    """For every line, open the session it names at once, and say "owner" or why not; close at the next line."""
+    while target := await heard():
+        try:
+            storage = await open_(target)
+        except StorageError as error:
+            say(f"{type(error).__name__} {error}".replace("\n", " "))
+            await heard()
+            continue
+        say("owner")
+        await heard()
+        await storage.close()
+
+
+async def fork(open_: Callable[[str], Awaitable[Storage]], target: str) -> None:
+    """Open, fork a child that outlives us, and wait to be killed."""
+    storage = await open_(target)
+    await storage.commit(numbered_commit(0))
+    if (child := os.fork()) == 0:
+        os.close(0)
+        os.close(1)
+        threading.Event().wait(30)
+        os._exit(0)
+    say(child)
+    await heard()
+
+
+async def main() -> None:
+    """Do what the command line says."""
+    what, kind, where, *rest = sys.argv[1:]
+    if kind == "jsonl":
+
+        async def open_jsonl(path: str) -> Storage:
+            return await JsonlStorage.open(path)
+
+        await globals()[what](open_jsonl, where)
+    else:
+        pool = await PostgresPool.open(where, schema=rest[0])
+
+        async def open_postgres(session_id: str) -> Storage:
+            return await PostgresStorage.open(pool, session_id)
+
+        await globals()[what](open_postgres, rest[1])
+        await pool.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
