@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from storage.pg import postgres, postgres_dsn, running_server, schema
 
 from laneway.session import JsonlRepo, MemoryRepo, PostgresRepo, Session, SessionRepo, SqliteRepo
+from storage.pg import postgres, postgres_dsn, running_server, schema
 
 __all__ = ["postgres", "postgres_dsn", "running_server", "schema"]
 

@@ -16,7 +16,7 @@ from laneway.messages import (
     ToolResultMessage,
     UserMessage,
 )
-from laneway.session import LaneContext, Session, build_context
+from laneway.session import EntryProjector, LaneContext, Session, build_context
 from laneway.storage.base import BranchScan, CustomEntry, Entry
 from laneway.storage.memory import MemoryStorage
 
@@ -36,7 +36,8 @@ def result(call_id: str) -> ToolResultMessage:
 
 def short(messages: list[AgentMessage]) -> list[str]:
     """The text of each message, or what it is."""
-    return [getattr(m, "summary", None) or getattr(m, "text", None) or getattr(m, "tool_call_id", None) or str(getattr(m, "content", "?")) for m in messages]
+    fields = ("summary", "text", "tool_call_id", "content")
+    return [next(str(getattr(m, name)) for name in fields if getattr(m, name, None)) for m in messages]
 
 
 class CountingStorage(MemoryStorage):
@@ -76,7 +77,8 @@ async def test_the_newest_compaction_replaces_all_before_it(session: Session):
 async def test_failed_responses_are_left_out_with_their_results(session: Session):
     """E-04, B31: neither a skipped call nor a result of it is sent; an id that is used again later is another call."""
     branch = await session.create_branch("main")
-    for message in (user("u"), says("a", "k", stop="aborted"), result("k"), user("v"), says("b", "k"), result("k"), says("x", stop="error"), says("y", stop="deferred")):
+    skipped = [says("a", "k", stop="aborted"), result("k")]
+    for message in (user("u"), *skipped, user("v"), says("b", "k"), result("k"), says("x", stop="error"), says("y", stop="deferred")):
         await branch.append_message(message)
     assert await branch.context() == [user("u"), user("v"), says("b", "k"), result("k")]
 
@@ -110,7 +112,7 @@ async def test_custom_entries_go_through_projectors(session: Session):
     async def two(entry: CustomEntry) -> list[AgentMessage]:
         return [CustomMessage(custom_type="a", content=f"{entry.data}{i}", timestamp=1) for i in (1, 2)]
 
-    projectors = {"a": two, "b": lambda entry: None, "d": lambda entry: user(f"from {entry.data}")}
+    projectors: dict[str, EntryProjector] = {"a": two, "b": lambda entry: None, "d": lambda entry: user(f"from {entry.data}")}
     assert short(await branch.context(projectors)) == ["aa1", "aa2", "a", "b", "c", "from dd", "d"]
 
 
@@ -168,7 +170,7 @@ async def test_a_context_only_grows_at_its_tail_except_by_compaction_or_moving(s
     """The provider's cache depends on it; and reading on from before equals reading anew."""
     session = Session.over(MemoryStorage())
     branch = await session.create_branch("main")
-    projectors = {"p": lambda entry: user(f"p{entry.data}")}
+    projectors: dict[str, EntryProjector] = {"p": lambda entry: user(f"p{entry.data}")}
     running = LaneContext(session, projectors)
     before: list[AgentMessage] = []
     for i, (what, stop) in enumerate(script):

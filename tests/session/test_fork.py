@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from laneway.session import Fork, Mutation, Session, SessionRepo
 from laneway.session._fork import INTERRUPTED
 from laneway.storage.base import AppendList, DeleteValue, InsertUsage, MessageEntry, SetValue, UsageRow
 
-IDLE = {"current_operation_id": None, "last_operation_id": None, "inbox": []}
+IDLE: dict[str, Any] = {"current_operation_id": None, "last_operation_id": None, "inbox": []}
 CONFIG = {"model": {"provider": "p", "model_id": "m"}, "thinking_level": "low", "active_tool_names": ["read"]}
 
 
