@@ -1,0 +1,110 @@
+"""Pieces of a response that streams, kept so that a crash loses little of it.
+
+A frame is a JSON list of steps; all frames of a response, in order, rebuild its content. Deltas of one block are joined, so the
+size is that of the text. `Frames` collects and says when to write: at the latest 250 ms after the first piece that is not
+written, or when 16 KiB have come together. A crash can lose that much of a partial, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from laneway.events import (
+    BlockEvent,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from laneway.llm._partial_json import parse_partial
+from laneway.messages import AssistantContent, TextContent, ThinkingContent, ToolCall
+
+FLUSH_AFTER = 0.25  # seconds
+FLUSH_SIZE = 16 * 1024  # characters
+
+
+class Frames:
+    """Collects the steps of one frame after another. Each event costs a constant."""
+
+    __slots__ = ("_steps", "size")
+
+    def __init__(self) -> None:
+        self._steps: list[list[Any]] = []
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def add(self, event: BlockEvent) -> None:
+        """Take up one event."""
+        match event:
+            case TextDelta() | ThinkingDelta() | ToolCallDelta():
+                self._delta(event.content_index, event.delta)
+            case TextStart():
+                self._steps.append(["text", event.content_index])
+            case ThinkingStart():
+                self._steps.append(["thinking", event.content_index])
+            case ToolCallStart():
+                call = cast(ToolCall, event.partial.content[event.content_index])
+                self._steps.append(["call", event.content_index, call.id, call.name])
+            case ToolCallEnd():
+                self._steps.append(["call_end", event.content_index, event.tool_call.id, event.tool_call.name, event.tool_call.arguments])
+            case ThinkingEnd():
+                block = event.partial.content[event.content_index]
+                if isinstance(block, ThinkingContent) and (block.signature or block.redacted):
+                    self._steps.append(["thinking_end", event.content_index, block.signature, block.redacted, event.content if block.redacted else None])
+            case TextEnd():
+                pass
+
+    def _delta(self, index: int, delta: str) -> None:
+        last = self._steps[-1] if self._steps else None
+        if last is not None and last[0] == "+" and last[1] == index:
+            last[2].append(delta)
+        else:
+            self._steps.append(["+", index, [delta]])
+        self.size += len(delta)
+
+    def take(self) -> list[list[Any]]:
+        """Return the frame and begin the next."""
+        steps, self._steps, self.size = self._steps, [], 0
+        for step in steps:
+            if step[0] == "+":
+                step[2] = "".join(step[2])
+        return steps
+
+
+def rebuild(frames: Iterable[list[list[Any]]]) -> list[AssistantContent]:
+    """Return the content that committed frames hold; arguments of a call that had not ended are what can be read of them."""
+    blocks: dict[int, dict[str, Any]] = {}
+    for step in (step for frame in frames for step in frame):
+        kind, index = step[0], step[1]
+        if kind in ("text", "thinking"):
+            blocks[index] = {"kind": kind, "text": []}
+        elif kind == "call":
+            blocks[index] = {"kind": "call", "id": step[2], "name": step[3], "text": []}
+        elif kind == "call_end":
+            blocks[index] = {"kind": "call", "id": step[2], "name": step[3], "arguments": step[4]}
+        elif kind == "thinking_end":
+            block = blocks.setdefault(index, {"kind": "thinking", "text": []})
+            block |= {"signature": step[2], "redacted": step[3]}
+            if step[4] is not None:
+                block["text"] = [step[4]]
+        elif kind == "+":
+            blocks.setdefault(index, {"kind": "text", "text": []}).setdefault("text", []).append(step[2])
+    return [_block(blocks[index]) for index in sorted(blocks)]
+
+
+def _block(block: dict[str, Any]) -> AssistantContent:
+    text = "".join(block.get("text", ()))
+    if block["kind"] == "thinking":
+        return ThinkingContent(thinking=text, signature=block.get("signature"), redacted=bool(block.get("redacted")))
+    if block["kind"] == "text":
+        return TextContent(text=text)
+    arguments = block["arguments"] if "arguments" in block else parse_partial(text)
+    return ToolCall(id=block["id"], name=block["name"], arguments=arguments)

@@ -1,0 +1,403 @@
+"""WHO writes: the line of a lane, the only caller of the session's commit line for lanes.
+
+A *planner* runs alone, reads and decides; it awaits nothing outside the scope it is given. It returns `Commit` or `Return`, or
+raises a `Refused`. After a successful commit, in this order: memory is published, waiters wake, the value is computed, events
+are bound to their listeners, the line is left, the events are delivered.
+
+Operations move through two narrower doors: `Line.advance` (refused once cancellation is durable) and `Line.settle`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from laneway.errors import HarnessClosed, HarnessFault, MessageError, StorageClosed, WouldDeadlock
+from laneway.harness import keys
+from laneway.harness._events import HarnessEvent, StatsUpdate, UsageRecorded
+from laneway.harness._live import Live
+from laneway.harness.keys import Payload
+from laneway.harness.results import Closed, Drained, OperationError, OperationResult, OperationStatus, Refused
+from laneway.harness.state import InboxItem, Lane, Leaf, Operation
+from laneway.messages import AgentMessage, SystemMessage
+from laneway.session._context import LaneContext
+from laneway.session._mutation import Mutation
+from laneway.storage.base import CommitResult, Entry, InsertEntry, InsertUsage, MessageEntry, SessionStats, SetValue, UsageRow, Write
+from laneway.transcript import Projection
+
+if TYPE_CHECKING:
+    from laneway.harness._drive import Drive
+    from laneway.harness._runtime import Runtime
+
+T = TypeVar("T")
+
+
+class Invariant(Exception):
+    """The machine is in a state that cannot be; becomes the cause of a `HarnessFault`."""
+
+
+_leasing: ContextVar[Line | None] = ContextVar("laneway_leasing", default=None)
+
+
+class Done:
+    """What a commit gave: lets events show entries and ledger rows as they are stored."""
+
+    __slots__ = ("_entries", "_rows", "_writes", "result")
+
+    def __init__(self, writes: Sequence[Write], result: CommitResult) -> None:
+        self._writes, self.result = writes, result
+        self._entries: dict[str, Entry] | None = None
+        self._rows: list[UsageRow] = []
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """The inserted entries, stamped, by id and in order."""
+        if self._entries is None:
+            stamp = self.result.timestamp
+            self._entries = {}
+            for write, seq in zip(self._writes, self.result.seqs, strict=True):
+                if type(write) is InsertEntry:
+                    self._entries[write.entry.id] = msgspec.structs.replace(write.entry, seq=seq, timestamp=stamp)
+                elif type(write) is InsertUsage:
+                    self._rows.append(msgspec.structs.replace(write.row, seq=seq, timestamp=stamp))
+        return self._entries
+
+    @property
+    def adds_messages(self) -> bool:
+        """Whether the session has more messages now."""
+        return any(type(write) is InsertEntry and type(write.entry) is MessageEntry for write in self._writes)
+
+    def usage(self, lane: str, operation_id: str | None) -> list[HarnessEvent]:
+        """The `usage` events of this commit: totals are those after it."""
+        _ = self.entries
+        totals: SessionStats = self.result.stats
+        return [UsageRecorded(lane=lane, operation_id=operation_id, row=row, totals=totals) for row in self._rows]
+
+
+Events: TypeAlias = Callable[[Done], Iterable[HarnessEvent]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit(Generic[T]):
+    """Write this, then be that. `value` and `events` are computed after the commit; neither may wait."""
+
+    writes: list[Write]
+    next: Lane
+    value: Callable[[Done], T]
+    events: Events | None = None
+
+
+@dataclass(slots=True)
+class Return(Generic[T]):
+    """Write nothing."""
+
+    value: T
+
+
+Decision: TypeAlias = Commit[T] | Return[T]
+Planner: TypeAlias = Callable[[Lane, Mutation], "Decision[T] | Awaitable[Decision[T]]"]
+
+
+_KEEP: Any = object()
+
+
+@dataclass(slots=True, kw_only=True)
+class Move:
+    """A step of an operation: `writes`, then the leaf, then the lane's record if the inbox is given."""
+
+    state: Leaf
+    writes: list[Write] = field(default_factory=list[Write])
+    tip_id: str | None = _KEEP
+    inbox: tuple[InboxItem, ...] | None = None
+    events: Events | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class End:
+    """The end of an operation: `writes`, the cleanup, the record, the lane's record. `events` also get the record."""
+
+    status: OperationStatus
+    error: OperationError | None = None
+    limit: str | None = None
+    writes: list[Write] = field(default_factory=list[Write])
+    tip_id: str | None = _KEEP
+    inbox: tuple[InboxItem, ...] | None = None
+    events: Callable[[Done, OperationResult], Iterable[HarnessEvent]]
+
+
+Step: TypeAlias = Move | End
+StepPlanner: TypeAlias = Callable[[Lane, Operation, Mutation], "Step | None | Awaitable[Step | None]"]
+Advance = Literal["moved", "stayed", "cancelled"]
+
+
+class Line:
+    """One lane in memory, and its way to the store."""
+
+    def __init__(self, name: str, state: Lane, runtime: Runtime, *, restored: bool) -> None:
+        self.name = name
+        self.state = state
+        self.runtime = runtime
+        self.drive: Drive | None = None
+        self.live = Live()
+        self.payloads: dict[str, Payload] = {}
+        self.context = LaneContext(runtime.session, runtime.environment.entry_projectors)
+        self.projection = Projection()
+        self.system: SystemMessage | None = None
+        self.leased = False  # whether somebody has the idle lane to himself
+        self.last_result: OperationResult | None = None
+        self._transient: set[tuple[str, str]] | None = None if restored and state.operation is not None else set()
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # ------------------------------------------------------------------------------------------------ commands
+
+    async def command(self, plan: Planner[T], *, blame: Literal["caller", "machine"] = "caller", observes: bool = False) -> T:
+        """Run a planner on the line and return its value. While somebody has leased the idle lane, only what `observes` goes through.
+
+        With `blame="caller"`, a commit that the store refuses because of what it was given (not JSON, a pending message) raises that
+        error and changes nothing. Everything else that goes wrong faults the harness.
+
+        Raises:
+            Refused: the planner's refusal, `Closed` included.
+            HarnessFault: now or earlier.
+        """
+        runtime = self.runtime
+        runtime.check()
+        while self.leased and not observes:
+            if _leasing.get() is self:
+                raise WouldDeadlock(f"lane {self.name!r} is leased to this callback of run_when_idle(), which a change of the lane would wait for")
+            await self.changed()
+
+        async def scope(mutation: Mutation) -> T:
+            runtime.check()
+            try:
+                decision = plan(self.state, mutation)
+                if not isinstance(decision, (Commit, Return)):
+                    decision = await decision
+                return decision.value if isinstance(decision, Return) else await self._commit(decision, mutation, blame)
+            except (Refused, HarnessFault, HarnessClosed, _CallersFault):
+                raise
+            except Exception as error:
+                raise runtime.fail(error) from error
+
+        try:
+            value: T = await runtime.session.mutate(scope)
+        except StorageClosed:
+            runtime.check()
+            raise Closed from None
+        except _CallersFault as fault:
+            raise fault.error from None
+        if runtime.bus.listened:
+            await runtime.bus.deliver()
+        return value
+
+    async def _commit(self, decision: Commit[T], mutation: Mutation, blame: str) -> T:
+        writes = decision.writes
+        try:
+            result = await mutation.commit(writes)
+        except (TypeError, ValueError, MessageError) as error:
+            if blame == "caller":
+                raise _CallersFault(error) from error
+            raise
+        self.state = decision.next
+        self._note(writes)
+        self._wake()
+        done = Done(writes, result)
+        value = decision.value(done)
+        if hasattr(value, "__await__"):
+            raise Invariant("a command's value must not be awaitable: the line has been left by then")
+        if self.runtime.bus.listened:
+            if decision.events is not None:
+                self.runtime.bus.bind(decision.events(done))
+            if done.adds_messages:
+                self.runtime.bus.bind([StatsUpdate(totals=result.stats)])
+        return value
+
+    async def write(self, writes: list[Write], *, while_: Callable[[Operation], bool]) -> bool:
+        """Write something that changes no memory (frames, checkpoints, memos), if the operation still is where it belongs."""
+
+        def plan(lane: Lane, _: Mutation) -> Decision[bool]:
+            if lane.operation is None or not while_(lane.operation):
+                return Return(False)
+            return Commit(writes=writes, next=lane, value=lambda _: True)
+
+        return await self.command(plan)
+
+    # ------------------------------------------------------------------------------------------------ operations
+
+    async def advance(self, operation_id: str, plan: StepPlanner) -> Advance:
+        """Move the operation unless its cancellation is durable; the planner may also decide to stay (None)."""
+        return await self._step(operation_id, plan, settle=False)
+
+    async def settle(self, operation_id: str, plan: StepPlanner) -> Advance:
+        """Move the operation, cancelled or not: for outcomes of effects that have happened."""
+        return await self._step(operation_id, plan, settle=True)
+
+    async def _step(self, operation_id: str, plan: StepPlanner, *, settle: bool) -> Advance:
+        async def planner(lane: Lane, mutation: Mutation) -> Decision[Advance]:
+            operation = lane.operation
+            if operation is None or operation.id != operation_id:
+                raise Invariant(f"operation {operation_id} of lane {self.name!r} moved, but it is not open")
+            if operation.cancelled and not settle:
+                return Return("cancelled")
+            step = plan(lane, operation, mutation)
+            if hasattr(step, "__await__"):
+                step = await cast("Awaitable[Step | None]", step)
+            match cast("Step | None", step):
+                case None:
+                    return Return("stayed")
+                case Move() as move:
+                    return self._moved(lane, operation, move)
+                case End() as end:
+                    return await self._ended(lane, operation, end, mutation)
+
+        return await self.command(planner, blame="machine")
+
+    def _moved(self, lane: Lane, operation: Operation, move: Move) -> Commit[Advance]:
+        lane = msgspec.structs.replace(
+            lane,
+            operation=Operation(meta=operation.meta, state=move.state),
+            tip_id=lane.tip_id if move.tip_id is _KEEP else move.tip_id,
+            inbox=lane.inbox if move.inbox is None else move.inbox,
+        )
+        writes = [*move.writes, keys.set_state(operation.id, move.state)]
+        if move.inbox is not None:
+            writes.append(keys.set_lane_state(self.name, lane))
+        return Commit(writes=writes, next=lane, value=lambda _: "moved", events=move.events)
+
+    async def _ended(self, lane: Lane, operation: Operation, end: End, mutation: Mutation) -> Commit[Advance]:
+        tip_id = lane.tip_id if end.tip_id is _KEEP else end.tip_id
+        drained = operation.state.drained
+        record = OperationResult(
+            operation_id=operation.id,
+            kind=operation.meta.intent.kind,
+            status=end.status,
+            error=end.error,
+            limit=end.limit,
+            drained=None if drained is None else Drained(steer=drained.steer, follow_up=drained.follow_up),
+            from_tip_id=operation.meta.source_tip_id,
+            tip_id=tip_id,
+            started_at=operation.meta.started_at,
+            ended_at=self.runtime.environment.clock(),
+        )
+        lane = Lane(
+            tip_id=tip_id,
+            configuration=lane.configuration,
+            inbox=lane.inbox if end.inbox is None else end.inbox,
+            last_operation_id=operation.id,
+        )
+        writes = [
+            *end.writes,
+            *keys.cleanup(operation.id, operation.state, await self._swept(operation.id, mutation)),
+            SetValue(keys.OP_RESULT, operation.id, keys.plain(record)),
+            keys.set_lane_state(self.name, lane),
+        ]
+
+        def ended(_: Done) -> Advance:
+            self.last_result = record
+            self._transient = set()
+            self.live.clear()
+            return "moved"
+
+        return Commit(writes=writes, next=lane, value=ended, events=lambda done: end.events(done, record))
+
+    async def _swept(self, operation_id: str, mutation: Mutation) -> list[tuple[str, str]]:
+        """Find what the operation still has under `keys.SWEPT`; only one that an earlier process began must be looked up."""
+        if self._transient is not None:
+            return sorted(self._transient, key=lambda address: (keys.SWEPT.index(address[0]), address[1]))
+        prefix = f"{operation_id}:"
+        return [(namespace, found.key) for namespace in keys.SWEPT for found in await mutation.scan_values(namespace, prefix)]
+
+    def transient(self) -> frozenset[tuple[str, str]] | None:
+        """Return the addresses under `keys.SWEPT` that the operation has; None if an earlier process began it."""
+        return None if self._transient is None else frozenset(self._transient)
+
+    def _note(self, writes: Sequence[Write]) -> None:
+        """Remember what was written and must be deleted at the end."""
+        for write in writes:
+            namespace = getattr(write, "namespace", None)
+            if namespace == keys.PENDING_ENTRY and type(write) is not SetValue:
+                self.payloads.pop(write.key, None)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType] - a value's write has a key
+            elif self._transient is not None and namespace in keys.SWEPT:
+                address: tuple[str, str] = (namespace, write.key)  # pyright: ignore[reportAttributeAccessIssue, reportAssignmentType, reportUnknownMemberType] - as above
+                if type(write) is SetValue:
+                    self._transient.add(address)
+                else:
+                    self._transient.discard(address)
+
+    # ------------------------------------------------------------------------------------------------ payloads and waiting
+
+    async def payload(self, entry_id: str, mutation: Mutation | None = None) -> Payload:
+        """Return a queued or staged payload, from memory or the store."""
+        known = self.payloads.get(entry_id)
+        if known is None:
+            stored = await (mutation or self.runtime.session).get_value(keys.PENDING_ENTRY, entry_id)
+            if stored is None:
+                raise Invariant(f"lane {self.name!r} has {entry_id} queued, but its payload is missing")
+            known = self.payloads[entry_id] = keys.read_payload(stored.value)
+        return known
+
+    async def messages(self) -> list[AgentMessage]:
+        """Return the messages of the lane's context; the list is the caller's own."""
+        return await self.context.read(self.state.tip_id)
+
+    def current(self, operation_id: str) -> Operation | None:
+        """Return the operation if it is open."""
+        operation = self.state.operation
+        return operation if operation is not None and operation.id == operation_id else None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is neither an operation nor a drive."""
+        return self.state.operation is None and self.drive is None
+
+    async def lease(self, callback: Callable[[], Awaitable[T]]) -> T:
+        """Run `callback` when the lane is idle, with nobody else changing the lane meanwhile."""
+
+        def plan(lane: Lane, _: Mutation) -> Decision[bool]:
+            free = lane.operation is None and self.drive is None and not self.leased
+            self.leased = self.leased or free
+            return Return(free)
+
+        while not (self.idle and not self.leased and await self.command(plan, observes=True)):
+            await self.changed()
+        token = _leasing.set(self)
+        try:
+            return await callback()
+        finally:
+            _leasing.reset(token)
+            self.leased = False
+            self._wake()
+
+    async def changed(self) -> None:
+        """Return when the lane's state, or its drive, has changed.
+
+        Raises:
+            HarnessClosed, HarnessFault: the harness stopped instead.
+        """
+        self.runtime.check()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+        self.runtime.check()
+
+    def _wake(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    wake = _wake
+
+
+class _CallersFault(Exception):
+    """Carries an error of the caller's out of the scope."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
