@@ -90,9 +90,7 @@ async def _read(session: Session, branch: str, entry_id: str | None) -> Exported
     path = tree.path(tree.tips[branch] if entry_id is None else entry_id)
     for node in path:
         node.active = True
-    return Exported(
-        metadata=session.metadata, name=await session.get_name(), branch=branch, tree=tree, path=path, stats=await session.get_stats()
-    )
+    return Exported(metadata=session.metadata, name=await session.get_name(), branch=branch, tree=tree, path=path, stats=await session.get_stats())
 
 
 # ---------------------------------------------------------------------------------------------------- JSON lines
