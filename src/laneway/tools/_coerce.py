@@ -21,28 +21,26 @@ from laneway.tools._jsonschema import CompiledSchema, escape
 
 _NO: Any = object()
 _NUMBER = re.compile(r"\s*-?\d{1,4000}(\.\d+)?([eE][+-]?\d+)?\s*", re.ASCII)
-_MAX_STEPS = 20_000  # a recursive schema with many alternatives could make trying them all exponential
+_MAX_NESTED = 3  # trying alternatives inside of tried alternatives is exponential in the depth
 
 
 class Coercer:
     """Coerces values for one schema. With `types=False` it only leaves out the nulls of optional properties."""
 
-    __slots__ = ("_compiled", "_steps", "_types")
+    __slots__ = ("_compiled", "_nested", "_types")
 
     def __init__(self, compiled: CompiledSchema, *, types: bool = True) -> None:
         self._compiled = compiled
         self._types = types
-        self._steps = 0
+        self._nested = 0
 
     def coerce(self, value: Any) -> Any:
         """Return `value` as the schema wants it, as far as that is possible; the rest is for validation to refuse."""
-        self._steps = 0
         return self._at(value, self._compiled.root, "", ())
 
     def _at(self, value: Any, schema: Any, pointer: str, seen: tuple[str, ...]) -> Any:
         """Coerce for the schema node at `pointer`; `seen` are the nodes already applied to this very value."""
-        self._steps += 1
-        if not isinstance(schema, dict) or pointer in seen or self._steps > _MAX_STEPS:
+        if not isinstance(schema, dict) or pointer in seen:
             return value
         node = cast("dict[str, Any]", schema)
         seen = (*seen, pointer)
@@ -65,11 +63,17 @@ class Coercer:
         for index, member in enumerate(members):
             if self._compiled.is_valid_at(f"{pointer}/{index}", value):
                 return self._at(value, member, f"{pointer}/{index}", seen)
-        for index, member in enumerate(members):
-            changed = self._at(value, member, f"{pointer}/{index}", seen)
-            if self._compiled.is_valid_at(f"{pointer}/{index}", changed):
-                return changed
-        return value
+        if self._nested >= _MAX_NESTED:
+            return value
+        self._nested += 1
+        try:
+            for index, member in enumerate(members):
+                changed = self._at(value, member, f"{pointer}/{index}", seen)
+                if self._compiled.is_valid_at(f"{pointer}/{index}", changed):
+                    return changed
+            return value
+        finally:
+            self._nested -= 1
 
     def _object(self, value: dict[str, Any], node: dict[str, Any], pointer: str) -> dict[str, Any]:
         properties = _dict(node.get("properties"))

@@ -27,6 +27,7 @@ _ONE = {
 }  # fmt: skip
 _MANY = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_DIALECT = re.compile(r"https?://json-schema\.org/(draft-0[467]|draft/20(19-09|20-12))/schema#?")
 
 
 class SchemaError(Exception):
@@ -96,14 +97,12 @@ class CompiledSchema:
             raise SchemaError(str(error).strip().splitlines()[0]) from error
 
     def _sanitise(self) -> None:
-        from jsonschema_rs import FancyRegexOptions, RegexOptions, validator_cls_for
+        from jsonschema_rs import FancyRegexOptions, RegexOptions
 
         root = self.root
         base = root.pop("$id", None)
-        try:
-            validator_cls_for(root)
-        except Exception:  # an unknown dialect: read it as the current one
-            root.pop("$schema", None)
+        if not _DIALECT.fullmatch(str(root.get("$schema", ""))):
+            root.pop("$schema", None)  # read it as the current one
         anchors: set[str] = set()
         patterns: dict[str, bool | None] = {}
         nodes = list(_walk(root))

@@ -86,7 +86,7 @@ def function_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _call_method(function: Any) -> Callable[..., Any] | None:
     """Return the `__call__` that a callable object's class defines, None for a plain function."""
-    kind: Any = type(function)
+    kind: Any = function.__class__
     method = None if kind is types.FunctionType else getattr(kind, "__call__", None)  # noqa: B004 - its value is wanted
     return inspect.unwrap(method) if isinstance(method, types.FunctionType) else None
 

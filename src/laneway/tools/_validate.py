@@ -212,12 +212,18 @@ def _options(options: list[Any]) -> str:
 
 
 def _alternatives(context: list[list[ValidationError]], value: Any, refused: dict[str, str]) -> str:
-    """Say why none of the alternatives fits: "expected integer or null" where each wants a type, else each one's first problem."""
-    firsts = [errors[0] for errors in context if errors]
+    """Say why none of the alternatives fits: "expected integer or null" where each wants a type, else the first problem of each.
+
+    An alternative whose tag (a const or enum) does not match is only told of if no other is left.
+    """
+    alternatives = [errors for errors in context if errors]
+    firsts = [errors[0] for errors in alternatives]
     if all(type(first.kind).__name__ == "Type" and first.instance == value for first in firsts):
         kinds = dict.fromkeys(kind for first in firsts for kind in cast(Any, first.kind).types)
         return f"expected {' or '.join(kinds)}, got {_shown(value)}"
-    problems = dict.fromkeys(f"{path}: {text}" for first in firsts for path, text in _schema_problems([first], refused))
+    tags = [next((error for error in errors if type(error.kind).__name__ in ("Constant", "Enum")), None) for errors in alternatives]
+    meant = [first for first, tag in zip(firsts, tags, strict=True) if tag is None] or [tag for tag in tags if tag is not None]
+    problems = dict.fromkeys(f"{path}: {text}" for error in meant for path, text in _schema_problems([error], refused))
     return f"fits none of the allowed forms ({'; '.join(problems)})"
 
 
