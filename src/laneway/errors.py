@@ -41,6 +41,8 @@ Each message says what happened, where, and what to do next.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class LanewayError(Exception):
     """Base of every exception that laneway raises on purpose."""
@@ -87,7 +89,14 @@ class ModelError(LanewayError):
 
 
 class ToolError(LanewayError):
-    """Raised by a tool to report failure; its text is what the model reads."""
+    """Raised by a tool to report failure; its text is what the model reads.
+
+    `details` (JSON data) becomes the error result's `details`, for a user interface.
+    """
+
+    def __init__(self, message: str = "", *, details: Any = None) -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class ToolArgumentsError(LanewayError, ValueError):
