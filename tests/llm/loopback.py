@@ -56,6 +56,7 @@ class Loopback:
     def __init__(self, answers: Iterable[Answer]) -> None:
         self.answers = list(answers)
         self.requests: list[Request] = []
+        self._arrived = asyncio.Condition()
         self.connections = 0
         self.disconnected = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -71,6 +72,11 @@ class Loopback:
     def url(self) -> str:
         """Its base URL, as a provider's."""
         return f"http://127.0.0.1:{self.port}/v1"
+
+    async def arrived(self, count: int = 1) -> None:
+        """Return when this many requests have come."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.requests) >= count)
 
     async def __aenter__(self) -> Loopback:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -105,6 +111,8 @@ class Loopback:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         answer = self.answers[min(len(self.requests), len(self.answers) - 1)]
         self.requests.append(Request(method, path, headers, body))
+        async with self._arrived:
+            self._arrived.notify_all()
         return await self._play(answer, reader, writer)
 
     async def _play(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

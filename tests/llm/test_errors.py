@@ -42,7 +42,8 @@ def test_a_status_has_its_kind(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(400, "invalid_request"), (418, "invalid_request"), (422, "invalid_request"), (500, "server"), (502, "server"), (599, "server")]
+    ("status", "kind"),
+    [(400, "invalid_request"), (418, "invalid_request"), (422, "invalid_request"), (500, "server"), (502, "server"), (599, "server")],
 )
 def test_other_statuses_fall_into_two_classes(status: int, kind: ErrorKind) -> None:
     """An unknown 4xx is the request's fault, an unknown 5xx the server's."""

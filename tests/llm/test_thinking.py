@@ -98,10 +98,14 @@ def test_estimates_count_characters() -> None:
     assert estimate_tokens(UserMessage(content="x" * 35)) == 10
     assert estimate_tokens(UserMessage(content=[TextContent(text="x" * 35), ImageContent(data="", mime_type="image/png")])) == 1382
     assert estimate_tokens([UserMessage(content="x"), UserMessage(content="x")]) == 2
-    assistant = AssistantMessage(content=[TextContent(text="x" * 7), ThinkingContent(thinking="y" * 7), ToolCall(id="1", name="f", arguments={"a": 1})])
+    assistant = AssistantMessage(
+        content=[TextContent(text="x" * 7), ThinkingContent(thinking="y" * 7), ToolCall(id="1", name="f", arguments={"a": 1})]
+    )
     assert estimate_tokens(assistant) == 7
     tool = ToolDeclaration(name="f", description="d", parameters={})
-    assert estimate_tokens(SystemMessage(content="x" * 7, sections={"s": "y" * 7, "gone": None}, tools_added=[tool], tools_removed=["g"])) == 4 + 14 + 2
+    assert (
+        estimate_tokens(SystemMessage(content="x" * 7, sections={"s": "y" * 7, "gone": None}, tools_added=[tool], tools_removed=["g"])) == 4 + 14 + 2
+    )
     assert estimate_tokens(CompactionSummaryMessage(summary="x" * 7)) == 2
     assert estimate_tokens(BashExecutionMessage(command="x" * 7, output="y" * 7)) == 4
     assert estimate_tokens(ToolResultMessage(tool_call_id="1", tool_name="f", content=[TextContent(text="\ud83d" * 7)])) == 2

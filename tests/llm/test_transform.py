@@ -83,7 +83,11 @@ def test_foreign_thinking_is_dropped_and_signatures_stripped() -> None:
 
 def test_own_thinking_is_kept_where_it_says_something() -> None:
     """05 sc. 120: empty but signed kept, redacted kept, blank and unsigned dropped."""
-    kept = [ThinkingContent(thinking="", signature="s"), ThinkingContent(thinking="[redacted]", signature="x", redacted=True), ThinkingContent(thinking="t")]
+    kept = [
+        ThinkingContent(thinking="", signature="s"),
+        ThinkingContent(thinking="[redacted]", signature="x", redacted=True),
+        ThinkingContent(thinking="t"),
+    ]
     message = own(kept[0], ThinkingContent(thinking=" \n"), *kept[1:], TextContent(text="a", signature="sig"))
     sent = transform([UserMessage(content="q"), message], MODEL)[1]
     assert isinstance(sent, AssistantMessage)

@@ -62,9 +62,7 @@ def stream_events(model: Model, options: StreamOptions, writer: StreamWriter, pr
     return AssistantStream(_events(model, options, writer, prepare), fallback=writer.fallback, signal=options.signal)
 
 
-async def _events(
-    model: Model, options: StreamOptions, writer: StreamWriter, prepare: Callable[[], Prepared]
-) -> AsyncGenerator[AssistantEvent]:
+async def _events(model: Model, options: StreamOptions, writer: StreamWriter, prepare: Callable[[], Prepared]) -> AsyncGenerator[AssistantEvent]:
     if options.signal is not None:
         options.signal.raise_if_aborted()
     prepared = prepare()

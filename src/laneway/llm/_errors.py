@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from msgspec import Struct
@@ -130,10 +128,7 @@ TEXT_KINDS: tuple[tuple[str, ErrorKind], ...] = (
 RETRYABLE_KINDS: frozenset[ErrorKind] = frozenset({"rate_limit", "overloaded", "network", "timeout", "incomplete", "server", "protocol"})
 """Failures that may well not happen again; see `laneway.llm._retry.is_retryable`."""
 
-_HINTS: dict[ErrorKind, str] = {
-    "auth": "Check the API key that is used for {provider}.",
-    "not_found": "Check the model id and the base URL.",
-}
+_HINTS: dict[ErrorKind, str] = {"auth": "Check the API key that is used for {provider}.", "not_found": "Check the model id and the base URL."}
 _QUOTA = re.compile("|".join(QUOTA_TEXTS), re.I)
 _TEXTS: tuple[tuple[re.Pattern[str], ErrorKind], ...] = tuple((re.compile(pattern, re.I | re.S), kind) for pattern, kind in TEXT_KINDS)
 _KEY_SHAPES = re.compile(r"(?i)(bearer\s+|\bsk-|[?&](?:api_?)?key=)[\w.~+/-]{8,}=*")
@@ -241,6 +236,9 @@ def retry_after_ms(headers: Mapping[str, str], *, now: float | None = None) -> i
         return None
     if (seconds := _number(value)) is not None:
         return int(seconds * 1000)
+    from datetime import datetime
+    from email.utils import parsedate_to_datetime
+
     try:
         at = parsedate_to_datetime(value)
         date = headers.get("date")
@@ -346,16 +344,19 @@ def event_failure(value: Any, *, provider: str, secrets: Iterable[str] = ()) -> 
     return _failure(provider, kind, seen, status=status, wait=seen.retry_after_ms, secrets=secrets)
 
 
-def _failure(
-    provider: str, kind: ErrorKind, seen: ErrorBody, *, status: int | None, wait: int | None, secrets: Iterable[str]
-) -> ProviderFailure:
+def as_sentence(text: str) -> str:
+    """Return the text with a full stop, so that another sentence can follow."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _failure(provider: str, kind: ErrorKind, seen: ErrorBody, *, status: int | None, wait: int | None, secrets: Iterable[str]) -> ProviderFailure:
     code = next((code for code in seen.codes if code not in seen.message.lower()), "")
     tag = " ".join(str(part) for part in (status, code) if part)
     message = seen.message or "the server gave no details"
     text = f"{provider} error ({tag}): {message}" if tag else f"{provider} error: {message}"
     hint = _HINTS.get(kind)
     if hint:
-        text = f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {hint.format(provider=provider)}"
+        text = f"{as_sentence(text)} {hint.format(provider=provider)}"
     return ProviderFailure(redact(text, secrets), kind=kind, status=status, retry_after_ms=wait)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec import Struct
 
 from laneway.abort import AbortSignal, abort_scope
-from laneway.llm._errors import http_failure, redact, transport_failure
+from laneway.llm._errors import as_sentence, http_failure, redact, transport_failure
 from laneway.llm._retry import abortable_sleep, transport_delay
 from laneway.llm.base import ProviderFailure, ResponseInfo, StreamOptions
 
@@ -261,8 +261,7 @@ def _too_long(failure: ProviderFailure, cap: float) -> ProviderFailure:
     asked = failure.info.retry_after_ms
     if asked is None or cap <= 0 or asked <= cap * 1000:
         return failure
-    said = str(failure)
-    text = f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} The provider asks for a retry delay of {asked / 1000:g} s, above the limit of {cap:g} s; try again after that."
+    text = f"{as_sentence(str(failure))} The provider asks for a retry delay of {asked / 1000:.10g} s, above the limit of {cap:g} s; try again later."
     return ProviderFailure(text, kind=failure.info.kind, status=failure.info.status, retry_after_ms=asked)
 
 
@@ -404,4 +403,3 @@ def illegal_header(headers: Mapping[str, str]) -> str | None:
         if not value.isascii() or any((ord(c) < 32 and c != "\t") or ord(c) == 127 for c in value):
             return name
     return None
-

@@ -200,4 +200,3 @@ def clamp_max_tokens(model: Model, requested: int | None, context_tokens: int) -
     if available < _TIGHT_OUTPUT:
         available = min(_TIGHT_OUTPUT, left - _MARGIN)
     return min(max(1, limit), max(1, available))
-

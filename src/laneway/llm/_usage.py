@@ -27,9 +27,7 @@ def compute_cost(prices: ModelCost, usage: Usage, *, multiplier: float = 1.0) ->
     cost_out = rates.output * usage.output * factor
     cost_read = rates.cache_read * usage.cache_read * factor
     cost_write = (rates.cache_write * (usage.cache_write - long) + 2 * rates.input * long) * factor
-    return Cost(
-        input=cost_in, output=cost_out, cache_read=cost_read, cache_write=cost_write, total=cost_in + cost_out + cost_read + cost_write
-    )
+    return Cost(input=cost_in, output=cost_out, cache_read=cost_read, cache_write=cost_write, total=cost_in + cost_out + cost_read + cost_write)
 
 
 def _rates(prices: ModelCost, total_input: int) -> ModelCost | CostTier:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from llm.chat import chat_model
 
 from laneway.errors import ModelError
+from laneway.llm.base import StreamOptions
 from laneway.llm.wire.openai_chat.compat import PROFILES, ChatCompat, Profile, find_profile, resolve_compat
 from laneway.llm.wire.openai_chat.encode import affinity_headers
-from laneway.llm.base import StreamOptions
+from llm.chat import chat_model
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
@@ -54,7 +54,10 @@ def test_a_wrong_flag_is_named(flags: dict[str, object]) -> None:
 def test_session_affinity_headers() -> None:
     """05 §4.2: three formats; none without a session or without caching."""
     options = StreamOptions(session_id="s")
-    headers = {fmt: affinity_headers(options, ChatCompat(send_session_affinity_headers=True, session_affinity_format=fmt)) for fmt in ("openai", "openai-nosession", "openrouter")}  # type: ignore[arg-type]  # literals
+    headers = {
+        fmt: affinity_headers(options, ChatCompat(send_session_affinity_headers=True, session_affinity_format=fmt))
+        for fmt in ("openai", "openai-nosession", "openrouter")
+    }  # type: ignore[arg-type]  # literals
     assert headers == {
         "openai": {"session_id": "s", "x-client-request-id": "s", "x-session-affinity": "s"},
         "openai-nosession": {"x-client-request-id": "s", "x-session-affinity": "s"},

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
-from llm.chat import chat_model
 
 from laneway.errors import ModelError
 from laneway.llm._transform import IMAGE_PLACEHOLDER
@@ -26,6 +26,7 @@ from laneway.messages import (
     Usage,
     UserMessage,
 )
+from llm.chat import chat_model
 
 USER = UserMessage(content="q")
 TOOL = ToolDeclaration(name="read", description="Reads.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
@@ -76,7 +77,7 @@ def test_a_longer_conversation_s_bytes_begin_with_the_shorter_one_s() -> None:
     messages: list[Message] = [SystemMessage(content="S", tools_added=[TOOL]), USER, said(TextContent(text="a"), call(path="x"))]
     messages += [result(), UserMessage(content="r"), said(TextContent(text="b"))]
     bodies = [encode_json(body(*messages[:n])) for n in (2, 4, 5, 6)]
-    for shorter, longer in zip(bodies, bodies[1:], strict=False):
+    for shorter, longer in itertools.pairwise(bodies):
         assert longer.startswith(shorter[:-2])
     assert encode_json(body(*messages)) == bodies[-1]
 
@@ -92,7 +93,9 @@ def test_an_edited_body_does_not_spoil_the_next_request() -> None:
 
 def test_options_become_fields() -> None:
     """Temperature, output limit, tool choice; sampling parameters win over everything (05 sc. 103)."""
-    found = body(SystemMessage(tools_added=[TOOL]), USER, temperature=0.5, max_tokens=100, tool_choice="auto", sampling_params={"temperature": 1, "top_k": 5})
+    found = body(
+        SystemMessage(tools_added=[TOOL]), USER, temperature=0.5, max_tokens=100, tool_choice="auto", sampling_params={"temperature": 1, "top_k": 5}
+    )
     assert (found["temperature"], found["max_completion_tokens"], found["tool_choice"], found["top_k"]) == (1, 100, "auto", 5)
     assert list(found)[-1] == "messages"
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
@@ -126,7 +129,13 @@ def test_tools_are_declared_with_a_complete_schema() -> None:
 def test_tools_follow_the_transcript() -> None:
     """Changes in the middle are collapsed: the current tools at the top, one merged system prompt."""
     other = ToolDeclaration(name="other", description="", parameters={})
-    messages = (SystemMessage(content="S", tools_added=[TOOL]), USER, said(TextContent(text="a")), SystemMessage(content="more", tools_removed=["read"], tools_added=[other]), USER)
+    messages = (
+        SystemMessage(content="S", tools_added=[TOOL]),
+        USER,
+        said(TextContent(text="a")),
+        SystemMessage(content="more", tools_removed=["read"], tools_added=[other]),
+        USER,
+    )
     found = body(*messages)
     assert [t["function"]["name"] for t in found["tools"]] == ["other"]
     assert [m["role"] for m in found["messages"]] == ["system", "user", "assistant", "user"]
@@ -221,7 +230,13 @@ def test_thinking_as_text_is_not_glued_to_the_answer() -> None:
 def test_results_are_text_and_images_follow_the_run() -> None:
     """B56, 05 sc. 93: all tool messages first, then one user message with the images, labelled by call."""
     vision = chat_model(input=("text", "image"))
-    history = (USER, said(call("a"), call("b"), model=vision), result("a", IMAGE), result("b", TextContent(text="t"), IMAGE), UserMessage(content="r"))
+    history = (
+        USER,
+        said(call("a"), call("b"), model=vision),
+        result("a", IMAGE),
+        result("b", TextContent(text="t"), IMAGE),
+        UserMessage(content="r"),
+    )
     roles = [message["role"] for message in sent(*history, model=vision)]
     assert roles == ["user", "assistant", "tool", "tool", "user", "user"]
     messages = sent(*history, model=vision)
@@ -237,7 +252,7 @@ def test_results_are_text_and_images_follow_the_run() -> None:
 
 
 def test_results_may_carry_images_where_the_server_can() -> None:
-    """"Image in user message" and "image in tool result" are different abilities (B56)."""
+    """ "Image in user message" and "image in tool result" are different abilities (B56)."""
     model = chat_model(input=("text", "image"), compat={"supports_images_in_tool_results": True})
     assert sent(USER, said(call(), model=model), result("c1", IMAGE), model=model)[2]["content"] == [{"type": "image_url", "image_url": URL}]
 
@@ -271,9 +286,11 @@ def test_lone_surrogates_never_reach_the_wire() -> None:
     """B44, 05 sc. 146: in every text, name and argument; proper characters are untouched."""
     tool = ToolDeclaration(name="t", description="d\udcff", parameters={"description": "p\ud83d"})
     history = (
-        SystemMessage(content="s\udc9f", tools_added=[tool]), UserMessage(content="u\ud83d 😀"), said(TextContent(text="a\ud83d"), call(path="\udcff.txt")),
+        SystemMessage(content="s\udc9f", tools_added=[tool]),
+        UserMessage(content="u\ud83d 😀"),
+        said(TextContent(text="a\ud83d"), call(path="\udcff.txt")),
         result("c1", TextContent(text="x\ud83d y")),
-    )  # fmt: skip
+    )
     data = encode_json(body(*history))
     text = data.decode("utf-8", "strict")
     assert "😀" in text
@@ -304,7 +321,14 @@ def test_later_system_messages_stay_in_place_where_the_server_can() -> None:
 def test_a_removal_folds_the_tools_into_the_top() -> None:
     """05 sc. 15: what is no longer true cannot stay declared in place."""
     model = chat_model(**KIMI)
-    found = body(SystemMessage(content="S", tools_added=[TOOL]), USER, said(TextContent(text="a")), SystemMessage(content="x", tools_removed=["read"]), USER, model=model)
+    found = body(
+        SystemMessage(content="S", tools_added=[TOOL]),
+        USER,
+        said(TextContent(text="a")),
+        SystemMessage(content="x", tools_removed=["read"]),
+        USER,
+        model=model,
+    )
     assert "tools" not in found
     assert [m["role"] for m in found["messages"]] == ["system", "user", "assistant", "system", "user"]
 
@@ -396,11 +420,18 @@ def test_a_model_that_does_not_reason_gets_no_thinking_field() -> None:
 
 def test_template_values_are_filled_in() -> None:
     """05 sc. 99: variables resolved, entries marked omitWhenOff dropped while off."""
-    template = {"think": {"$var": "thinking.enabled"}, "effort": {"$var": "thinking.effort", "omitWhenOff": True}, "budget": {"$var": "thinking.budget"}, "k": [1]}
+    template = {
+        "think": {"$var": "thinking.enabled"},
+        "effort": {"$var": "thinking.effort", "omitWhenOff": True},
+        "budget": {"$var": "thinking.budget"},
+        "k": [1],
+    }
     model = chat_model(reasoning=True, compat={"thinking_format": "chat-template", "chat_template_kwargs": template})
     assert body(USER, model=model, reasoning="high")["chat_template_kwargs"] == {"think": True, "effort": "high", "budget": 16384, "k": [1]}
     assert body(USER, model=model)["chat_template_kwargs"] == {"think": False, "budget": 0, "k": [1]}
-    baseten = chat_model(reasoning=True, thinking_levels=MAPPED, compat={"thinking_format": "baseten", "chat_template_args": {"t": {"$var": "thinking.enabled"}}})
+    baseten = chat_model(
+        reasoning=True, thinking_levels=MAPPED, compat={"thinking_format": "baseten", "chat_template_args": {"t": {"$var": "thinking.enabled"}}}
+    )
     assert body(USER, model=baseten, reasoning="low")["chat_template_args"] == {"t": True}
     assert body(USER, model=baseten)["reasoning_effort"] == "none"
     bad = chat_model(reasoning=True, compat={"thinking_format": "chat-template", "chat_template_kwargs": {"x": {"$var": "nope"}}})

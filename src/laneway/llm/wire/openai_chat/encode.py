@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from laneway.errors import ModelError
-from laneway.llm._thinking import (
-    clamp_max_tokens,
-    estimate_context,
-    fit_budget,
-    requested_level,
-    thinking_budget,
-    thinking_word,
-)
+from laneway.llm._thinking import clamp_max_tokens, estimate_context, fit_budget, requested_level, thinking_budget, thinking_word
 from laneway.llm._transform import (
     IdPolicy,
     OutgoingConversation,
@@ -91,9 +84,7 @@ def _messages(model: Model, messages: Sequence[Message], plan: ToolPlan, compat:
         leading_systems=len(messages) - len(rest),
         folded_systems=sum(isinstance(message, SystemMessage) for message in messages[: plan.folded]),
     )
-    items = convert_cached(
-        ("openai_chat", model, style), messages, lambda: OutgoingConversation(model, tool_ids(compat), MessageConverter(style))
-    )
+    items = convert_cached(("openai_chat", model, style), messages, lambda: OutgoingConversation(model, tool_ids(compat), MessageConverter(style)))
     prompt = render_system(leading) if leading is not None else ""
     return [{"role": role, "content": clean_text(prompt)}, *items] if prompt else items
 
@@ -107,9 +98,7 @@ def _max_tokens(model: Model, messages: Sequence[Message], options: StreamOption
 # ---------------------------------------------------------------------------------------------------- tools, cache, routing
 
 
-def _add_tools(
-    body: dict[str, Any], tools: list[ToolDeclaration], messages: Sequence[Message], options: StreamOptions, compat: ChatCompat
-) -> None:
+def _add_tools(body: dict[str, Any], tools: list[ToolDeclaration], messages: Sequence[Message], options: StreamOptions, compat: ChatCompat) -> None:
     if tools:
         body["tools"] = [declare_tool(tool) for tool in tools]
         if options.tool_choice is not None:
@@ -121,7 +110,7 @@ def _add_tools(
 
 
 def _tool_choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
-    """"auto", "none" and "required" are the protocol's words; any other string, and `{"name": …}`, names the tool to call."""
+    """ "auto", "none" and "required" are the protocol's words; any other string, and `{"name": …}`, names the tool to call."""
     if isinstance(choice, str) and choice in ("auto", "none", "required"):
         return choice
     if choice == "any":
