@@ -1,133 +1,142 @@
-"""Where the entries of a commit go in the branch index. Pure: facts in, rows out.
+"""Where the entries of a commit go in the branch index. Pure: facts in, rows out. The index is the same as SQLite's.
 
-A branch is a chain of segments: a segment's own rows, then those of its base up to `base_seq`. An entry's *home* is the segment that
-it was first written in; read from there downwards, the chain is exactly the entry's path to the root.
+A **segment** is a run of entries in which each is the parent of the next. It continues a **base**: another segment, up to and with
+the entry `base_seq`. The path to an entry is its home segment's rows up to it, then the base's rows up to `base_seq`, and so on.
 
-- A root begins a segment without a base.
-- An entry whose parent is the last row of the parent's home is added there: one row.
-- Any other entry diverges: a new segment gets a copy of the path from the parent back to the newest compaction (or the root), and its
-  base is the home of what comes before that. So a context is always read from one segment, and a fork copies no more than a context.
+- An entry whose parent is the last of its segment is added there: one row.
+- Any other entry begins a segment. The rows after the newest compaction on the path to its parent are copied into it, and its base is
+  the home of that compaction. So a context is one range of one segment, and a fork copies no more than a context.
+- Where there is no compaction, or more than `MAX_COPIED` rows after it, nothing is copied and the base is the parent's home.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from laneway.storage.base import EntryType
 
+MAX_COPIED: Final = 1_000
+"""How many rows a new segment may copy."""
 
-class Place(Struct, frozen=True):
-    """Where an entry lives: its home, its seq, and whether nothing follows it there."""
+
+class Compaction(Struct, frozen=True, gc=False):
+    """The newest compaction on a path: its home segment and its seq."""
+
+    segment: int
+    seq: int
+
+
+class Place(Struct, frozen=True, gc=False):
+    """Where an entry lives.
+
+    `after` counts the rows from the compaction (exclusive) to the entry, if they are all in this segment and not more than
+    `MAX_COPIED`; else it is None, and a fork here copies nothing.
+    """
 
     segment: int
     seq: int
     is_tip: bool
+    compaction: Compaction | None = None
+    after: int | None = None
 
 
-class Node(Struct, frozen=True):
+class Node(Struct, frozen=True, gc=False):
     """An entry as the index knows it."""
 
     id: str
     parent_id: str | None
     seq: int
     type: EntryType
-    custom_type: str | None
 
 
-class NewSegment(Struct, frozen=True):
-    """A row of `segments`."""
-
-    segment: int
-    base_segment: int | None
-    base_seq: int | None
-
-
-class SegmentRow(Struct, frozen=True):
-    """A row of `segment_rows`."""
+class NewSegment(Struct, frozen=True, gc=False):
+    """A row of `segments`; zeros stand for nothing."""
 
     segment: int
-    seq: int
-    type: EntryType
-    custom_type: str | None
+    base_segment: int
+    base_seq: int
+    compaction_seq: int
+
+
+class Copy(Struct, frozen=True, gc=False):
+    """Rows of the segment `source` above `above`, up to and with `upto`, that a new segment begins with."""
+
+    segment: int
+    source: int
+    above: int
+    upto: int
 
 
 class BranchPlan(Struct, frozen=True):
-    """What a commit adds to the index; `homes` has the segment of every new entry, `tips` those that nothing follows."""
+    """What a commit adds to the index, beside a row for every entry in its home: one home per entry, in order.
+
+    `places` are the entries' and the changed parents' places afterwards.
+    """
 
     segments: list[NewSegment]
-    rows: list[SegmentRow]
+    copies: list[Copy]
     homes: list[int]
-    tips: dict[str, int]
+    places: dict[str, Place]
     next_segment: int
 
 
 def parents_outside(entries: Sequence[Node]) -> list[str]:
-    """Return the parents that are not in the commit: what must be looked up."""
+    """Return the parents that are not in the commit: those whose places `plan` needs."""
     inside = {entry.id for entry in entries}
     return list(dict.fromkeys(e.parent_id for e in entries if e.parent_id is not None and e.parent_id not in inside))
 
 
-def diverges(entries: Sequence[Node], places: Mapping[str, Place]) -> bool:
-    """Whether the commit needs more than rows at the ends of segments, so that `plan` needs the paths of its outside parents."""
-    parents = [entry.parent_id for entry in entries if entry.parent_id is not None]
-    return len(set(parents)) < len(parents) or any(not places[p].is_tip for p in parents_outside(entries))
-
-
-def plan(entries: Sequence[Node], places: Mapping[str, Place], paths: Mapping[str, Sequence[Node]], next_segment: int) -> BranchPlan:
-    """Place the entries of a commit, in order.
-
-    Args:
-        places: of every parent outside the commit and, where paths are given, of the parent of each path's last node.
-        paths: if the commit `diverges`, of each such parent: itself and what precedes it, newest first, to the newest compaction
-            (inclusive) or the root.
-    """
-    return _Planner(places, paths, next_segment).place_all(entries)
+def plan(entries: Sequence[Node], places: Mapping[str, Place], next_segment: int) -> BranchPlan:
+    """Place the entries of a commit, in order; a parent is in `places` or earlier in the commit."""
+    planner = _Planner(places, next_segment)
+    homes = [planner.place(entry) for entry in entries]
+    return BranchPlan(planner.segments, planner.copies, homes, planner.changed, planner.next_segment)
 
 
 class _Planner:
-    def __init__(self, places: Mapping[str, Place], paths: Mapping[str, Sequence[Node]], next_segment: int) -> None:
-        self._places = dict(places)
-        self._known = {node.id: node for path in paths.values() for node in path}
-        self._next = next_segment
-        self._segments: list[NewSegment] = []
-        self._rows: list[SegmentRow] = []
+    def __init__(self, places: Mapping[str, Place], next_segment: int) -> None:
+        self.segments: list[NewSegment] = []
+        self.copies: list[Copy] = []
+        self.changed: dict[str, Place] = {}
+        self.next_segment = next_segment
+        self._places = places
 
-    def place_all(self, entries: Sequence[Node]) -> BranchPlan:
-        homes = [self._place(entry) for entry in entries]
-        tips = {entry.id: place.segment for entry in entries if (place := self._places[entry.id]).is_tip}
-        return BranchPlan(self._segments, self._rows, homes, tips, self._next)
-
-    def _place(self, entry: Node) -> int:
-        parent = None if entry.parent_id is None else self._places[entry.parent_id]
+    def place(self, entry: Node) -> int:
+        """Place an entry and return its home."""
+        parent = None if entry.parent_id is None else self.changed.get(entry.parent_id) or self._places[entry.parent_id]
         if entry.parent_id is None or parent is None:
-            segment = self._begin([], None)
+            before = Place(self._begin(0, 0, 0), 0, False)
         elif parent.is_tip:
-            segment = parent.segment
-            self._places[entry.parent_id] = Place(segment, parent.seq, False)
+            before = parent
+            self.changed[entry.parent_id] = structs.replace(parent, is_tip=False)
         else:
-            path = self._path(entry.parent_id)
-            segment = self._begin(path, path[-1].parent_id)
-        self._add(segment, entry)
-        self._known[entry.id] = entry
-        self._places[entry.id] = Place(segment, entry.seq, True)
+            before = self._diverge(parent)
+        self.changed[entry.id] = _after(before, entry)
+        return before.segment
+
+    def _diverge(self, parent: Place) -> Place:
+        """Begin a segment after `parent`; return the parent's place as it would be there."""
+        compaction = parent.compaction
+        if compaction is None or parent.after is None:
+            segment = self._begin(parent.segment, parent.seq, compaction.seq if compaction else 0)
+            return structs.replace(parent, segment=segment, after=None)
+        segment = self._begin(compaction.segment, compaction.seq, compaction.seq)
+        if parent.after > 0:
+            self.copies.append(Copy(segment, parent.segment, compaction.seq, parent.seq))
+        return structs.replace(parent, segment=segment)
+
+    def _begin(self, base_segment: int, base_seq: int, compaction_seq: int) -> int:
+        segment = self.next_segment
+        self.next_segment += 1
+        self.segments.append(NewSegment(segment, base_segment, base_seq, compaction_seq))
         return segment
 
-    def _begin(self, path: Sequence[Node], before: str | None) -> int:
-        segment = self._next
-        self._next += 1
-        base = None if before is None else self._places[before]
-        self._segments.append(NewSegment(segment, base.segment if base else None, base.seq if base else None))
-        for node in reversed(path):
-            self._add(segment, node)
-        return segment
 
-    def _add(self, segment: int, node: Node) -> None:
-        self._rows.append(SegmentRow(segment, node.seq, node.type, node.custom_type))
-
-    def _path(self, id: str) -> list[Node]:
-        path = [self._known[id]]
-        while path[-1].type != "compaction" and path[-1].parent_id is not None:
-            path.append(self._known[path[-1].parent_id])
-        return path
+def _after(parent: Place, entry: Node) -> Place:
+    if entry.type == "compaction":
+        return Place(parent.segment, entry.seq, True, Compaction(parent.segment, entry.seq), 0)
+    after = None if parent.after is None or parent.after >= MAX_COPIED else parent.after + 1
+    return Place(parent.segment, entry.seq, True, parent.compaction, after)

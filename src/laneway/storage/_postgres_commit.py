@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from laneway.errors import CommitUnknown, LeaseLost, StorageError
 from laneway.messages import now_ms
@@ -16,17 +16,13 @@ from laneway.storage import _postgres_branch as branch
 from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, EncodedUsage, EncodedValue, encode_stats
 from laneway.storage._postgres_lease import Lease, Position
 from laneway.storage._postgres_pool import ConnectionLost, PostgresPool, StatementRefused, execute
+from laneway.storage._postgres_repair import rebuild
 from laneway.storage.base import CommitResult, DeleteList, DeleteValue
 
-_KNOWN_TIPS: Final = 4096
+_KNOWN_PLACES: Final = 4096
 _TRIES: Final = 3
 _UNIQUE_VIOLATION: Final = "23505"
-_PLACES = """
-SELECT e.id, e.segment, e.seq,
-    NOT EXISTS (SELECT FROM segment_rows r WHERE r.session_key = e.session_key AND r.segment = e.segment AND r.seq > e.seq)
-FROM entries e WHERE e.session_key = %s AND e.id = ANY (%s)
-"""
-_PATH = "SELECT id, parent_id, seq, type, custom_type FROM scan_branch(%s::bigint, %s, 'compaction', NULL, NULL, NULL, false, NULL, NULL, false)"
+_PLACES = "SELECT id, segment, seq, is_tip, compaction_segment, compaction_seq, after FROM find_places(%s::bigint, %s, %s)"
 _TAKEN = (
     "SELECT id FROM entries WHERE session_key = %s AND id = ANY (%s) UNION ALL SELECT id FROM usage_rows WHERE session_key = %s AND id = ANY (%s)"
 )
@@ -36,8 +32,8 @@ _ERASE = "SELECT erase_session(%s::bigint, %s::bigint)"
 _SCALARS = "bigint bigint bigint bigint bigint bytea float8"
 _GROUPS = {
     "entries": "bigint bigint text text text text bigint bytea",
-    "segments": "bigint bigint bigint",
-    "rows": "bigint bigint text text",
+    "segments": "bigint bigint bigint bigint",
+    "copies": "bigint bigint bigint bigint",
     "usage": "bigint bigint text text bytea",
     "deleted_cells": "text text",
     "cells": "text text bigint bytea",
@@ -55,8 +51,7 @@ class _Prepared(Struct, frozen=True):
     parameters: list[Any]
     result: CommitResult
     after: Position
-    followed: list[str]
-    tips: dict[str, int]
+    places: dict[str, branch.Place]
 
 
 class Writer:
@@ -66,7 +61,7 @@ class Writer:
         self.lease = lease
         self._pool = pool
         self._position = position
-        self._tips: OrderedDict[str, int] = OrderedDict()  # entries that end a segment → the segment; never wrong, seldom complete
+        self._places: OrderedDict[str, branch.Place] = OrderedDict()  # of the entries written last; never wrong, seldom complete
         self._unknown: _Prepared | None = None
 
     @property
@@ -140,11 +135,9 @@ class Writer:
 
     def _accept(self, prepared: _Prepared) -> None:
         self._position = prepared.after
-        for id in prepared.followed:
-            self._tips.pop(id, None)
-        self._tips.update(prepared.tips)
-        while len(self._tips) > _KNOWN_TIPS:
-            self._tips.popitem(last=False)
+        self._places.update(prepared.places)
+        while len(self._places) > _KNOWN_PLACES:
+            self._places.popitem(last=False)
 
     async def _refusal(self, error: StatementRefused, prepared: _Prepared) -> StorageError:
         if error.sqlstate != _UNIQUE_VIOLATION:
@@ -170,33 +163,36 @@ class Writer:
             rows = groups[name]
             parameters += [list(column) for column in zip(*rows, strict=True)] if rows else [None] * len(kinds.split())
         result = CommitResult(first_seq=seqs[0], seqs=seqs, timestamp=timestamp, stats=stats)
-        followed = [node.parent_id for node in nodes if node.parent_id is not None]
-        return _Prepared(parameters, result, after, followed, planned.tips)
+        return _Prepared(parameters, result, after, planned.places)
 
     async def _plan_branches(self, nodes: Sequence[branch.Node], next_segment: int) -> branch.BranchPlan:
-        if not nodes:
-            return branch.BranchPlan([], [], [], {}, next_segment)
-        key = self.lease.session_key
         outside = branch.parents_outside(nodes)
-        # A known tip needs no look-up. Its seq is not known, but only a base's seq matters, and a tip that is followed is none.
-        places = {id: branch.Place(self._tips[id], 0, True) for id in outside if id in self._tips}
-        if diverging := branch.diverges(nodes, places | dict.fromkeys(outside, branch.Place(0, 0, True))):
-            places = {}
-        await self._look_up(places, [id for id in outside if id not in places])
+        places = {id: self._places[id] for id in outside if id in self._places}
+        if unknown := [id for id in outside if id not in places]:
+            rows = await self._pool.fetch(_PLACES, (self.lease.session_key, unknown, branch.MAX_COPIED))
+            places |= {id: _place(*row) for id, *row in rows}
         for node in nodes:
             if node.parent_id in outside and node.parent_id not in places:
                 raise checks.missing_parent(node.id, str(node.parent_id))
-        if not diverging and not branch.diverges(nodes, places):
-            return branch.plan(nodes, places, {}, next_segment)
-        paths = {id: [branch.Node(*row) for row in await self._pool.fetch(_PATH, (key, id))] for id in outside}
-        befores = [path[-1].parent_id for path in paths.values()]
-        await self._look_up(places, [id for id in outside + befores if id is not None])
-        return branch.plan(nodes, places, paths, next_segment)
+        return branch.plan(nodes, places, next_segment)
 
-    async def _look_up(self, places: dict[str, branch.Place], ids: Iterable[str]) -> None:
-        if wanted := list(ids):
-            for id, *place in await self._pool.fetch(_PLACES, (self.lease.session_key, wanted)):
-                places[id] = branch.Place(*place)
+    async def repair(self) -> None:
+        """Make the branch index anew from the entries, in one transaction."""
+        await self.settle()
+        self._check_lease()
+        try:
+            async with self._pool.connection() as connection, connection.transaction():
+                next_segment = await rebuild(connection, self.lease.session_key, self.lease.fence)
+        except ConnectionLost:
+            position = await self.lease.raise_fence(self._pool.reconnect_timeout)
+            if position is not None:
+                self._position = position
+            raise
+        finally:
+            self._places.clear()
+        if next_segment is None:
+            raise await self.lease.note_loss()
+        self._position = structs.replace(self._position, next_segment=next_segment)
 
     async def erase(self) -> None:
         """Delete the session."""
@@ -205,6 +201,11 @@ class Writer:
         if not (await self._pool.fetch(_ERASE, (self.lease.session_key, self.lease.fence)))[0][0]:
             raise await self.lease.note_loss()
         self.lease.lost = LeaseLost("the session was erased")
+
+
+def _place(segment: int, seq: int, is_tip: bool, compaction_segment: int | None, compaction_seq: int, after: int | None) -> branch.Place:
+    compaction = None if compaction_segment is None else branch.Compaction(compaction_segment, compaction_seq)
+    return branch.Place(segment, seq, is_tip, compaction, None if after is None or after > branch.MAX_COPIED else after)
 
 
 def _nodes(commit: EncodedCommit, seqs: Sequence[int]) -> list[branch.Node]:
@@ -220,7 +221,7 @@ def _nodes(commit: EncodedCommit, seqs: Sequence[int]) -> list[branch.Node]:
         if isinstance(write, EncodedEntry):
             if write.parent_id in ids and write.parent_id not in earlier:
                 raise checks.missing_parent(write.id, write.parent_id)
-            nodes.append(branch.Node(write.id, write.parent_id, seq, write.type, write.custom_type))
+            nodes.append(branch.Node(write.id, write.parent_id, seq, write.type))
         earlier.add(write.id)
     return nodes
 
@@ -251,8 +252,8 @@ def _groups(commit: EncodedCommit, seqs: Sequence[int], timestamp: int, planned:
                 emptied[write.namespace, write.key] = None
     return {
         "entries": entries,
-        "segments": [(s.segment, s.base_segment, s.base_seq) for s in planned.segments],
-        "rows": [(r.segment, r.seq, r.type, r.custom_type) for r in planned.rows],
+        "segments": [structs.astuple(segment) for segment in planned.segments],
+        "copies": [structs.astuple(copy) for copy in planned.copies],
         "usage": usage,
         "deleted_cells": [address for address, cell in cells.items() if cell is None],
         "cells": [(*address, *cell) for address, cell in cells.items() if cell is not None],

@@ -7,6 +7,7 @@ take the session over, so a clock that jumps or a process that sleeps cannot mak
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -142,6 +143,12 @@ class Lease:
             who = "was deleted" if not rows else f"was taken over by {holder}" if holder else "was taken over"
             self.lost = LeaseLost(f"session {self._session_id!r} {who}; this process can no longer write to it: open it again")
         return self.lost
+
+    def abandon(self) -> None:
+        """Stop renewing, from any thread: nobody will use or release this lease any more, and it runs out by itself."""
+        if self._renewing is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed, and the task with it
+                self._renewing.get_loop().call_soon_threadsafe(self._renewing.cancel)
 
     async def release(self) -> None:
         """Give the lease up, if it is still ours. A successor's is not touched."""

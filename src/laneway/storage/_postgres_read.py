@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from laneway.errors import SessionNotFound
+from laneway.errors import SessionNotFound, StorageCorruption
 from laneway.storage import _checks as checks
 from laneway.storage._codec import EncodedEntry, decode_json, decode_stats, decode_usage
 from laneway.storage._postgres_pool import PostgresPool, StatementRefused
@@ -13,7 +14,7 @@ from laneway.storage.base import Addresses, BranchScan, Entry, EntryScan, ListEl
 
 _ENTRY = "id, parent_id, type, custom_type, payload, seq, timestamp"
 _SCAN_BRANCH = f"SELECT {_ENTRY} FROM scan_branch(%s::bigint, %s, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s)"
-NO_DATA_FOUND = "P0002"
+_NO_DATA_FOUND, _DATA_CORRUPTED = "P0002", "XX001"
 
 
 async def session_key(pool: PostgresPool, session_id: str) -> int:
@@ -83,10 +84,30 @@ async def scan_branch(pool: PostgresPool, key: int, scan: BranchScan, *, with_pa
     try:
         rows = await pool.fetch(_SCAN_BRANCH, parameters)
     except StatementRefused as error:
-        if error.sqlstate == NO_DATA_FOUND:
+        if error.sqlstate == _NO_DATA_FOUND:
             raise checks.unknown_start(scan.start) from None
+        if error.sqlstate == _DATA_CORRUPTED:
+            raise _broken_index(scan.start) from error
         raise
-    return list(_encoded(rows))
+    path = list(_encoded(rows))
+    if scan.type is None and scan.custom_type is None:
+        _check_chain(scan, path)
+    return path
+
+
+def _check_chain(scan: BranchScan, rows: list[EncodedEntry]) -> None:
+    """Refuse rows that are no path: each must be the parent of the newer one, and neither end may be missing."""
+    path = rows if scan.order == "newest_first" else rows[::-1]
+    broken = any(newer.parent_id != older.id for newer, older in itertools.pairwise(path))
+    if scan.cursor is None and (scan.limit is None or len(path) < scan.limit):
+        stopped = scan.stop_at_type is not None or scan.stop_at_id is not None
+        broken = broken or not path or path[0].id != scan.start or (path[-1].parent_id is not None and not stopped)
+    if broken:
+        raise _broken_index(scan.start)
+
+
+def _broken_index(id: str) -> StorageCorruption:
+    return StorageCorruption(f"the branch index is damaged on the path of entry {id!r}: repair() makes it anew from the entries")
 
 
 def _findable(text: str | None) -> str | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,12 @@ class JsonlStorage:
 
     def __repr__(self) -> str:
         return f"<JsonlStorage {self.path} at seq {self._rows.next_seq - 1}{', closed' if self._closing else ''}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_closing", self) is None and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1)
+            self._strand.post(self._session.close)
+            self._strand.close()
 
     def _open_rows(self) -> Rows:
         if self._closing is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
+import warnings
 from collections.abc import AsyncGenerator, Sequence
 
 from laneway.errors import StorageClosed, StorageError
@@ -65,8 +68,8 @@ class PostgresStorage:
         read_only: bool = False,
         wait: float = 0.0,
         schema: str = "laneway",
-        lease_seconds: float = LIFE,
-        heartbeat_seconds: float = HEARTBEAT,
+        lease_life: float = LIFE,
+        heartbeat: float = HEARTBEAT,
     ) -> PostgresStorage:
         """Open a session; make it if there is none and `create`, and only then if `exclusive`.
 
@@ -75,7 +78,7 @@ class PostgresStorage:
             read_only: take no lease; every read shows what is committed when it is called.
             wait: seconds to wait for another owner. A dead process on this machine is not waited for.
             schema: where the tables are, made and migrated when needed.
-            lease_seconds, heartbeat_seconds: how long the lease lives unrenewed, and how often it is renewed.
+            lease_life, heartbeat: seconds until an owner that stopped may be replaced, and between its renewals.
 
         Raises:
             MissingExtra: psycopg is not installed.
@@ -86,15 +89,17 @@ class PostgresStorage:
             StorageError: the server cannot be reached, or refuses.
         """
         checks.identifier(session_id, "a session's id")
-        if not 0 < heartbeat_seconds < lease_seconds:
-            raise ValueError(f"heartbeat_seconds ({heartbeat_seconds}) must be above 0 and below lease_seconds ({lease_seconds})")
+        if not 0 < heartbeat < lease_life:
+            raise ValueError(
+                f"heartbeat ({heartbeat} s) must be shorter than lease_life ({lease_life} s), or the lease would be lost between two beats"
+            )
         owns_pool = isinstance(database, str)
         pool = await PostgresPool.open(database, schema=schema) if isinstance(database, str) else database
         try:
             if read_only:
                 return cls(pool, session_id, await reading.session_key(pool, session_id), None, owns_pool=owns_pool)
             lease, position = await Lease.acquire(
-                pool, session_id, create=create, exclusive=exclusive, wait=wait, life=lease_seconds, heartbeat=heartbeat_seconds
+                pool, session_id, create=create, exclusive=exclusive, wait=wait, life=lease_life, heartbeat=heartbeat
             )
             return cls(pool, session_id, lease.session_key, writing.Writer(pool, lease, position), owns_pool=owns_pool)
         except BaseException:
@@ -105,6 +110,12 @@ class PostgresStorage:
     def __repr__(self) -> str:
         mode = "" if self._writer else ", read only"
         return f"<PostgresStorage {self.session_id!r} in {self.pool.schema!r}{mode}{', closed' if self._closing else ''}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_closing", self) is None and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1)
+            if self._writer is not None:
+                self._writer.lease.abandon()
 
     async def _reads(self) -> PostgresPool:
         if self._closing is not None:
@@ -132,6 +143,15 @@ class PostgresStorage:
         writer = self._writes()
         commit = encode_commit(writes)
         return await self._line.run(lambda: writer.commit(commit))
+
+    async def repair(self) -> None:
+        """Make the branch index anew from the entries.
+
+        Raises:
+            StorageCorruption: the entries themselves are no tree; nothing was changed.
+            StorageError: the session was opened to read only.
+        """
+        await self._line.run(self._writes().repair)
 
     async def erase(self) -> None:
         """Delete the whole session and close.
@@ -207,5 +227,6 @@ class PostgresStorage:
         Commits that come close together may be told as one. A lost connection is made anew, and what was missed is told then.
         Close the generator (`contextlib.aclosing`) when you stop early.
         """
-        async for seq in watching.watch(await self._reads(), self._session_key, lambda: self._closing is not None):
-            yield seq
+        async with contextlib.aclosing(watching.watch(await self._reads(), self._session_key, lambda: self._closing is not None)) as seqs:
+            async for seq in seqs:
+                yield seq

@@ -65,12 +65,14 @@ CREATE TABLE list_elements (
     PRIMARY KEY (session_key, namespace, key, seq)
 );
 
--- The branch index, a projection of `entries`: a branch is a segment's own rows after those of its base up to `base_seq`.
+-- The branch index, a projection of `entries`: a branch is its segment's rows, then its base's rows up to `base_seq`, and so on.
+-- `compaction_seq` is the newest compaction at or below `base_seq` on that path. Zeros stand for nothing.
 CREATE TABLE segments (
-    session_key   bigint NOT NULL,
-    segment       bigint NOT NULL,
-    base_segment  bigint,
-    base_seq      bigint,
+    session_key     bigint NOT NULL,
+    segment         bigint NOT NULL,
+    base_segment    bigint NOT NULL,
+    base_seq        bigint NOT NULL,
+    compaction_seq  bigint NOT NULL,
     PRIMARY KEY (session_key, segment)
 );
 CREATE TABLE segment_rows (
@@ -78,6 +80,6 @@ CREATE TABLE segment_rows (
     segment      bigint NOT NULL,
     seq          bigint NOT NULL,
     type         text COLLATE "C" NOT NULL,
-    custom_type  text COLLATE "C",
     PRIMARY KEY (session_key, segment, seq)
 );
+CREATE INDEX segment_compactions ON segment_rows (session_key, segment, seq) WHERE type = 'compaction';

@@ -1,3 +1,29 @@
+-- Add entries to the branch index: new segments, what these copy, and a row for every entry in its home.
+-- Copies come last and in order: a segment may copy from another that is new too. Rows that they must not see are above `upto`.
+
+CREATE FUNCTION add_to_branches(
+    p_session bigint, e_seq bigint[], e_type text[], e_segment bigint[],
+    g_segment bigint[], g_base bigint[], g_base_seq bigint[], g_compaction_seq bigint[],
+    c_segment bigint[], c_source bigint[], c_above bigint[], c_upto bigint[]
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO segment_rows (session_key, segment, seq, type)
+    SELECT p_session, r.segment, r.seq, r.type FROM unnest(e_segment, e_seq, e_type) AS r (segment, seq, type);
+    IF g_segment IS NOT NULL THEN
+        INSERT INTO segments (session_key, segment, base_segment, base_seq, compaction_seq)
+        SELECT p_session, g.segment, g.base_segment, g.base_seq, g.compaction_seq
+        FROM unnest(g_segment, g_base, g_base_seq, g_compaction_seq) AS g (segment, base_segment, base_seq, compaction_seq);
+    END IF;
+    IF c_segment IS NOT NULL THEN
+        FOR i IN 1..cardinality(c_segment) LOOP
+            INSERT INTO segment_rows (session_key, segment, seq, type)
+            SELECT p_session, c_segment[i], r.seq, r.type FROM segment_rows r
+            WHERE r.session_key = p_session AND r.segment = c_source[i] AND r.seq > c_above[i] AND r.seq <= c_upto[i];
+        END LOOP;
+    END IF;
+END
+$$;
+
 -- One commit, one call, one round trip. Groups of rows come as parallel arrays; a group that is absent is NULL.
 -- The caller has already put the writes in their final form: of each cell and list only what remains after the commit.
 -- Returns false, and writes nothing, when the caller no longer owns the session or does not know its latest state.
@@ -6,8 +32,8 @@ CREATE FUNCTION commit_writes(
     p_session bigint, p_fence bigint, p_first_seq bigint, p_next_seq bigint, p_next_segment bigint,
     p_stats bytea, p_lease_seconds double precision,
     e_seq bigint[], e_timestamp bigint[], e_id text[], e_parent text[], e_type text[], e_custom text[], e_segment bigint[], e_payload bytea[],
-    g_segment bigint[], g_base bigint[], g_base_seq bigint[],
-    r_segment bigint[], r_seq bigint[], r_type text[], r_custom text[],
+    g_segment bigint[], g_base bigint[], g_base_seq bigint[], g_compaction_seq bigint[],
+    c_segment bigint[], c_source bigint[], c_above bigint[], c_upto bigint[],
     u_seq bigint[], u_timestamp bigint[], u_id text[], u_entry_id text[], u_payload bytea[],
     x_namespace text[], x_key text[],
     v_namespace text[], v_key text[], v_seq bigint[], v_value bytea[],
@@ -30,13 +56,9 @@ BEGIN
         SELECT p_session, e.seq, e.id, e.parent_id, e.type, e.custom_type, e.timestamp, e.segment, e.payload
         FROM unnest(e_seq, e_timestamp, e_id, e_parent, e_type, e_custom, e_segment, e_payload)
             AS e (seq, timestamp, id, parent_id, type, custom_type, segment, payload);
-        INSERT INTO segment_rows (session_key, segment, seq, type, custom_type)
-        SELECT p_session, r.segment, r.seq, r.type, r.custom_type
-        FROM unnest(r_segment, r_seq, r_type, r_custom) AS r (segment, seq, type, custom_type);
-    END IF;
-    IF g_segment IS NOT NULL THEN
-        INSERT INTO segments (session_key, segment, base_segment, base_seq)
-        SELECT p_session, g.segment, g.base_segment, g.base_seq FROM unnest(g_segment, g_base, g_base_seq) AS g (segment, base_segment, base_seq);
+        PERFORM add_to_branches(
+            p_session, e_seq, e_type, e_segment, g_segment, g_base, g_base_seq, g_compaction_seq, c_segment, c_source, c_above, c_upto
+        );
     END IF;
     IF u_seq IS NOT NULL THEN
         INSERT INTO usage_rows (session_key, seq, id, entry_id, timestamp, payload)
