@@ -38,7 +38,10 @@ Overflow: TypeAlias = Callable[[], None]
 class Subscriber:
     """One listener and what it has not seen yet."""
 
-    __slots__ = ("_bus", "_done", "_done_waiters", "_failing", "_listener", "_told", "_worker", "held", "lagging", "name", "overflow", "queue", "stale", "wanted")
+    __slots__ = (
+        "_bus", "_done", "_done_waiters", "_failing", "_listener", "_told", "_worker", "held", "lagging", "name", "overflow", "queue", "stale",
+        "wanted",
+    )  # fmt: skip
 
     def __init__(self, bus: Bus, name: str, listener: Listener | None, wanted: Wanted, overflow: Overflow | None, held: bool) -> None:
         self._bus, self.name, self._listener, self.wanted, self.overflow = bus, name, listener, wanted, overflow
@@ -159,7 +162,8 @@ class Subscriber:
         if not waiter.done():
             self.lagging = True
             waiter.cancel()
-            self._bus.report("event", self.name, f"the listener needs more than {patience:g} s for an event; it is not waited for until it catches up")
+            text = f"the listener needs more than {patience:g} s for an event; it is not waited for until it catches up"
+            self._bus.report("event", self.name, text)
 
     def cancel(self) -> asyncio.Task[None] | None:
         """Stop the worker; for the end of the harness."""

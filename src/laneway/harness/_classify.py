@@ -109,7 +109,8 @@ def _error(message: AssistantMessage, given: Circumstances) -> Verdict:
 
 def _failed(message: AssistantMessage) -> Verdict:
     details = None if message.error is None else {"kind": message.error.kind, "status": message.error.status}
-    return Verdict("failed", message, OperationError(code="assistant_error", message=message.error_message or "the provider gave no reason", details=details))
+    error = OperationError(code="assistant_error", message=message.error_message or "the provider gave no reason", details=details)
+    return Verdict("failed", message, error)
 
 
 def as_error(message: AssistantMessage, text: str, *, kind: Literal["overflow", "protocol", "incomplete", "configuration"]) -> AssistantMessage:

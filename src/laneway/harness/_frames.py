@@ -58,7 +58,8 @@ class Frames:
             case ThinkingEnd():
                 block = event.partial.content[event.content_index]
                 if isinstance(block, ThinkingContent) and (block.signature or block.redacted):
-                    self._steps.append(["thinking_end", event.content_index, block.signature, block.redacted, event.content if block.redacted else None])
+                    text = event.content if block.redacted else None
+                    self._steps.append(["thinking_end", event.content_index, block.signature, block.redacted, text])
             case TextEnd():
                 pass
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -21,8 +21,9 @@ from laneway.errors import Aborted
 from laneway.harness.state import CompactionReason, OperationKind
 from laneway.llm._writer import describe
 from laneway.llm.base import Model, StreamOptions
-from laneway.messages import AgentMessage, AssistantMessage, ImageContent, TextContent, ToolResult, Usage
+from laneway.messages import AgentMessage, AssistantMessage, ImageContent, TextContent, Usage
 
+E = TypeVar("E")
 HookName = Literal[
     "before_run", "before_drive", "before_run_end", "transform_context", "before_request", "before_payload", "after_response",
     "before_tool", "after_tool", "before_compaction", "before_navigation",
@@ -223,6 +224,13 @@ class _Failed:
         self.error = error
 
 
+class _Asking(Generic[E]):
+    """What the next handler of a chain is asked."""
+
+    def __init__(self, event: E) -> None:
+        self.event = event
+
+
 class Hooks:
     """The handlers of a harness."""
 
@@ -253,10 +261,10 @@ class Hooks:
         """Whether anybody has an opinion on this."""
         return bool(self._handlers.get(name))
 
-    async def _answers(self, name: str, ask: Callable[[], HookEvent], *allowed: type) -> AsyncIterator[Any]:
-        """Ask each handler with what `ask` makes now; give answers that are not None. A failure is reported and given as `_Failed`."""
+    async def _answers(self, name: str, asking: _Asking[Any], *allowed: type) -> AsyncIterator[Any]:
+        """Ask each handler with the event of that moment; give answers that are not None. A failure is reported and given as `_Failed`."""
         for _, handler in self._handlers.get(name, []):
-            event = ask()
+            event = asking.event
             try:
                 answer = await _ask(handler, event)
                 if answer is not None and not isinstance(answer, allowed):
@@ -275,77 +283,85 @@ class Hooks:
 
     async def before_drive(self, event: BeforeDrive) -> None:
         """Ask; a handler that raises ends the pass with its exception, which is reported too."""
-        async for answer in self._answers("before_drive", lambda: event):
+        async for answer in self._answers("before_drive", _Asking(event)):
             if isinstance(answer, _Failed):
                 raise answer.error
 
     async def before_run(self, event: BeforeRun) -> list[AgentMessage]:
         """Return all injected messages, in order."""
-        injected: list[AgentMessage] = []
-        async for answer in self._answers("before_run", lambda: replace(event, prompt=[*event.prompt, *injected]), Inject):
+        asking, injected = _Asking(event), list[AgentMessage]()
+        async for answer in self._answers("before_run", asking, Inject):
             if isinstance(answer, Inject):
                 injected += answer.messages
+                asking.event = replace(event, prompt=[*event.prompt, *injected])
         return injected
 
     async def before_run_end(self, event: BeforeRunEnd) -> str | AgentMessage | None:
         """Return the last follow-up that anybody wants."""
         wanted: str | AgentMessage | None = None
-        async for answer in self._answers("before_run_end", lambda: event, FollowUp):
+        async for answer in self._answers("before_run_end", _Asking(event), FollowUp):
             if isinstance(answer, FollowUp):
                 wanted = answer.message
         return wanted
 
     async def transform_context(self, event: TransformContext) -> TransformContext:
         """Return the event as the handlers, one after the other, left it."""
-        async for answer in self._answers("transform_context", lambda: event, ContextPatch):
+        asking = _Asking(event)
+        async for answer in self._answers("transform_context", asking, ContextPatch):
             if isinstance(answer, ContextPatch):
-                event = replace(
-                    event,
-                    messages=event.messages if answer.messages is None else answer.messages,
-                    system_prompt=event.system_prompt if answer.system_prompt is None else answer.system_prompt,
-                )
-        return event
+                now = asking.event
+                messages = now.messages if answer.messages is None else answer.messages
+                prompt = now.system_prompt if answer.system_prompt is None else answer.system_prompt
+                asking.event = replace(now, messages=messages, system_prompt=prompt)
+        return asking.event
 
     async def before_request(self, event: BeforeRequest) -> dict[str, Any]:
         """Return the options to change, merged in order; None deletes."""
-        patch: dict[str, Any] = {}
-        async for answer in self._answers("before_request", lambda: replace(event, stream_options=patched(event.stream_options, patch)), RequestPatch):
+        asking, patch = _Asking(event), dict[str, Any]()
+        async for answer in self._answers("before_request", asking, RequestPatch):
             if isinstance(answer, RequestPatch):
                 patch |= answer.options
+                asking.event = replace(event, stream_options=patched(event.stream_options, patch))
         return patch
 
     async def before_payload(self, event: BeforePayload) -> dict[str, Any]:
         """Return the body as the handlers left it."""
-        async for answer in self._answers("before_payload", lambda: event, PayloadPatch):
+        asking = _Asking(event)
+        async for answer in self._answers("before_payload", asking, PayloadPatch):
             if isinstance(answer, PayloadPatch):
-                event = replace(event, payload=answer.payload)
-        return event.payload
+                asking.event = replace(event, payload=answer.payload)
+        return asking.event.payload
 
     async def after_response(self, event: AfterResponse) -> AssistantMessage:
         """Return the message as the handlers left it."""
-        async for answer in self._answers("after_response", lambda: event, ResponsePatch):
+        asking = _Asking(event)
+        async for answer in self._answers("after_response", asking, ResponsePatch):
             if isinstance(answer, ResponsePatch):
-                event = replace(event, message=answer.message)
-        return event.message
+                asking.event = replace(event, message=answer.message)
+        return asking.event.message
 
     async def before_tool(self, event: BeforeTool) -> tuple[Block | Suspend | None, Any]:
         """Return the first decisive answer (None: go ahead) and the arguments as the handlers left them. Fails closed."""
-        async for answer in self._answers("before_tool", lambda: event, Block, ReplaceArgs, Suspend):
+        asking = _Asking(event)
+        async for answer in self._answers("before_tool", asking, Block, ReplaceArgs, Suspend):
             if isinstance(answer, ReplaceArgs):
-                event = replace(event, args=answer.args)
+                asking.event = replace(event, args=answer.args)
             elif isinstance(answer, _Failed):
-                return Block(reason=f"The call was not allowed: the check before it failed ({describe(answer.error)})."), event.args
+                reason = f"The call was not allowed: the check before it failed ({describe(answer.error)})."
+                return Block(reason=reason), asking.event.args
             else:
-                return answer, event.args
-        return None, event.args
+                return answer, asking.event.args
+        return None, asking.event.args
 
     async def after_tool(self, event: AfterTool) -> PatchResult | None:
         """Return the merged patch; later handlers see earlier ones. None: nobody changed anything."""
-        merged: dict[str, Any] = {}
-        seen = ("content", "details", "is_error", "usage")
-        async for answer in self._answers("after_tool", lambda: replace(event, **{k: v for k, v in merged.items() if k in seen}), PatchResult):
+        asking, merged = _Asking(event), dict[str, Any]()
+        async for answer in self._answers("after_tool", asking, PatchResult):
             if isinstance(answer, PatchResult):
                 merged |= {name: value for name in answer.__struct_fields__ if (value := getattr(answer, name)) is not None}
+                asking.event = replace(event, **{name: value for name, value in merged.items() if name != "terminate"})
+            elif isinstance(answer, _Failed):
+                raise answer.error
         return PatchResult(**merged) if merged else None
 
     async def before_compaction(self, event: BeforeCompaction) -> Decline | Supply | None:
@@ -357,7 +373,7 @@ class Hooks:
         return await self._first("before_navigation", event)
 
     async def _first(self, name: HookName, event: HookEvent) -> Decline | Supply | None:
-        async for answer in self._answers(name, lambda: event, Decline, Supply):
+        async for answer in self._answers(name, _Asking(event), Decline, Supply):
             if isinstance(answer, Decline) or (isinstance(answer, Supply) and answer.summary.strip()):
                 return answer
         return None
@@ -368,11 +384,6 @@ def patched(options: StreamOptions, patch: Mapping[str, Any]) -> StreamOptions:
     defaults = StreamOptions()
     changes = {name: getattr(defaults, name) if value is None else value for name, value in patch.items()}
     return msgspec.structs.replace(options, **changes) if changes else options
-
-
-def result_after(outcome: ToolResult, event: dict[str, Any]) -> AfterTool:
-    """Return what `after_tool` is asked about a result."""
-    return AfterTool(content=outcome.content, details=outcome.details, usage=outcome.usage, **event)
 
 
 async def _ask(handler: Handler, event: HookEvent) -> Any:

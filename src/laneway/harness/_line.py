@@ -131,8 +131,17 @@ class End:
 
 
 Step: TypeAlias = Move | End
-StepPlanner: TypeAlias = Callable[[Lane, Operation, Mutation], "Step | None | Awaitable[Step | None]"]
+StepPlanner: TypeAlias = Callable[[Lane, Operation, Mutation], "Step | Awaitable[Step | None] | None"]
 Advance = Literal["moved", "stayed", "cancelled"]
+
+
+def ending(end: End) -> StepPlanner:
+    """Return the planner of an end that needs nothing of the moment."""
+
+    def plan(_: Lane, __: Operation, ___: Mutation) -> End:
+        return end
+
+    return plan
 
 
 class Line:

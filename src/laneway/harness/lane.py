@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -179,10 +180,8 @@ class AgentLane:
         outcome = await self._drive(admission.operation_id, wait_for_retry=True, poll_deferred=False)
         assert isinstance(outcome, Settled)
         if outcome.record.status != "aborted":
-            try:
+            with contextlib.suppress(LaneBusy, InvalidMessage):  # somebody else was faster, or nothing is queued
                 await self._run(Prompt([]))
-            except (LaneBusy, InvalidMessage):
-                pass  # nothing queued, or somebody else was faster
         return outcome.record
 
     # ------------------------------------------------------------------------------------------------ the queue
@@ -248,7 +247,8 @@ class AgentLane:
 
     async def find_entry(self, **scan: Any) -> Entry | None:
         """Return the first entry that `find_entries(**scan)` would, or None."""
-        found = await self.find_entries(**{**scan, "limit": 1})
+        scan["limit"] = 1
+        found = await self.find_entries(**scan)
         return found[0] if found else None
 
     async def get_result(self, operation_id: str) -> OperationResult | None:

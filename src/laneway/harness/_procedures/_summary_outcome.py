@@ -9,6 +9,7 @@ from laneway.harness import _inbox, keys
 from laneway.harness._compaction import Work
 from laneway.harness._events import CompactionEnd, EntryAdded, HarnessEvent, RetryEnd
 from laneway.harness._line import Done, End, Move
+from laneway.harness._line import ending as ending_of
 from laneway.harness._placing import added, place, projecting, queue_update
 from laneway.harness._procedures import _assistant_step, checkpoint
 from laneway.harness._procedures.navigation import navigation_end, path_to
@@ -182,7 +183,7 @@ async def _end(
             told.append(RetryEnd(**drive.told, step=task.task_id, attempt=attempt, success=False, final_error=error.message if error else None))
         return [*told, *ending(drive, task, record, inner=inner)]
 
-    await drive.line.advance(drive.operation_id, lambda *_: End(status=status, error=error, events=events))
+    await drive.line.advance(drive.operation_id, ending_of(End(status=status, error=error, events=events)))
 
 
 def ending(drive: Drive, task: Task, record: OperationResult, *, inner: OperationStatus | None = None) -> list[HarnessEvent]:

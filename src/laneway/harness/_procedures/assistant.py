@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from laneway.abort import abort_scope
 from laneway.harness import keys
 from laneway.harness._frames import rebuild
-from laneway.harness._line import End, Move
+from laneway.harness._line import End, Move, ending
 from laneway.harness._procedures import _asking, _assistant_step
 from laneway.harness._procedures.checkpoint import run_end
 from laneway.harness.results import OperationError, Waiting
@@ -72,9 +72,8 @@ async def _cannot_ask(drive: Drive, state: AssistantReady) -> None:
             message=f"this process has no tool called {', '.join(missing)}: add it with set_tools(), or set_active_tools() without it",
             details={"tools": missing},
         )
-    await drive.line.advance(
-        drive.operation_id, lambda *_: End(status="failed", error=error, events=lambda _, record: [run_end(drive, record)])
-    )
+    end = End(status="failed", error=error, events=lambda _, record: [run_end(drive, record)])
+    await drive.line.advance(drive.operation_id, ending(end))
 
 
 async def recover(drive: Drive, state: AssistantEffectPending) -> None:

@@ -10,7 +10,7 @@ from laneway._effects.respond import respond
 from laneway.harness import keys
 from laneway.harness._events import RunResume, TurnStart
 from laneway.harness._hooks import patched
-from laneway.harness._line import End, Invariant, Move
+from laneway.harness._line import End, Invariant, Move, ending
 from laneway.harness._procedures import _asking, _assistant_step
 from laneway.harness._procedures.checkpoint import run_end
 from laneway.harness.results import OperationError, Waiting
@@ -79,7 +79,8 @@ async def _intend(drive: Drive, state: Waits, number: int) -> DeferredEffectPend
         writes: list[Write] = []
         if isinstance(now, DeferredEffectPending):
             writes.append(DeleteList(keys.PENDING_FRAMES, keys.under(operation.id, now.response_entry_id)))
-        told = [RunResume(**drive.told, recovery=recovery, poll=number), TurnStart(**drive.told, recovery=recovery, turn_id=f"{now.step_id}:poll:{number}")]
+        turn = TurnStart(**drive.told, recovery=recovery, turn_id=f"{now.step_id}:poll:{number}")
+        told = [RunResume(**drive.told, recovery=recovery, poll=number), turn]
         return Move(state=pending, writes=writes, events=lambda _: told)
 
     if await drive.line.advance(drive.operation_id, plan) != "moved":
@@ -110,6 +111,5 @@ async def _no_model(drive: Drive, state: Waits) -> None:
         message=f"this process has no model {ref.spec}, which a deferred response is to be fetched from: register it",
         details={"provider": ref.provider, "model_id": ref.model_id},
     )
-    await drive.line.advance(
-        drive.operation_id, lambda *_: End(status="failed", error=error, events=lambda _, record: [run_end(drive, record)])
-    )
+    end = End(status="failed", error=error, events=lambda _, record: [run_end(drive, record)])
+    await drive.line.advance(drive.operation_id, ending(end))

@@ -10,6 +10,7 @@ from laneway._effects.call_tools import NOT_STARTED, failure
 from laneway.harness._classify import CANCELLED
 from laneway.harness._events import HarnessEvent, TurnStart
 from laneway.harness._line import End
+from laneway.harness._line import ending as ending_of
 from laneway.harness._procedures import _assistant_step
 from laneway.harness._procedures._results import interrupted_outcome, settle_outcome
 from laneway.harness._procedures._summary_outcome import ending
@@ -99,4 +100,4 @@ async def _end(drive: Drive, state: Leaf) -> None:
             case _:
                 return [run_end(drive, record)]
 
-    await drive.line.settle(drive.operation_id, lambda *_: End(status="aborted", events=events))
+    await drive.line.settle(drive.operation_id, ending_of(End(status="aborted", events=events)))

@@ -1,0 +1,36 @@
+"""Every script survives a crash at every commit, whether the commit was lost, applied unheard, or followed by its effect."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from crash.enumeration import MODES, Mode, Script, count, crash_once, crash_twice
+from crash.scripts import SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+async def test_a_script_runs_undisturbed(script: Script) -> None:
+    """Each script ends well on its own (the base of comparison)."""
+    async with asyncio.timeout(20):
+        assert await count(script) > 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+async def test_a_crash_at_every_commit_is_survived(script: Script, mode: Mode) -> None:
+    """K-01 … K-31: reopen, resume, and nothing is lost, doubled or left over."""
+    commits = await count(script)
+    for at in range(1, commits + 1):
+        async with asyncio.timeout(20):
+            await crash_once(script, at, mode)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+async def test_a_second_crash_during_the_recovery_is_survived(script: Script) -> None:
+    """K-31: the recovery of a recovery converges too."""
+    commits = await count(script)
+    for at in range(2, commits + 1, max(1, commits // 8)):
+        async with asyncio.timeout(60):
+            await crash_twice(script, at, "lost", "lost")
