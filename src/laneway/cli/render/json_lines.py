@@ -1,0 +1,46 @@
+"""Shows a run to a program: one JSON object per line on stdout."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+import msgspec
+
+from laneway.events import AgentEvent, MessageUpdate
+from laneway.messages import clean_json, encode
+
+
+class JsonRenderer:
+    """Prints the header, then every event. A `message_update` carries only what is new: its `event` without the partial message."""
+
+    def __init__(self, header: dict[str, Any], out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._print(encode(clean_json({"type": "run", **header})))
+
+    def __call__(self, event: AgentEvent, _: object = None) -> None:
+        self._print(encode_event(event))
+
+    def note(self, text: str) -> None:
+        """Notes are for people: they go to stderr."""
+        print(text, file=sys.stderr, flush=True)
+
+    def _print(self, line: bytes) -> None:
+        self._out.write(line.decode() + "\n")
+        self._out.flush()
+
+
+def encode_event(event: AgentEvent) -> bytes:
+    """Return an event as one JSON object, tag first."""
+    if isinstance(event, MessageUpdate):
+        inner = {name: getattr(event.event, name) for name in event.event.__struct_fields__ if name != "partial"}
+        return encode(clean_json({"type": event.type, "event": {"type": event.event.type, **msgspec.to_builtins(inner)}}))
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    parts = b",".join(b'"%s":%s' % (name.encode(), _encode(value)) for name, value in fields.items())
+    return b'{"type":"%s"%s}' % (event.type.encode(), b"," + parts if parts else b"")
+
+
+def _encode(value: Any) -> bytes:
+    if isinstance(value, list):
+        return b"[" + b",".join(encode(item) for item in value) + b"]"
+    return encode(value)
