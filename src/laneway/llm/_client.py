@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from laneway.events import AssistantEvent
-from laneway.llm._errors import http_failure, read_error_body
+from laneway.llm._errors import http_failure, read_error_body, redact
 from laneway.llm._http import HttpRequest, HttpStream, illegal_header, merge_headers, open_stream
 from laneway.llm._sse import SseDecoder, SseEvent, SseTooLarge
 from laneway.llm._writer import StreamWriter
@@ -77,10 +77,16 @@ async def _events(model: Model, options: StreamOptions, writer: StreamWriter, pr
         try:
             async for event in _decoded(model, options, response, prepared.decoder):
                 yield event
-        except ProviderFailure:
+        except ProviderFailure as failure:
             for event in writer.take():
                 yield event
-            raise
+            raise _without_secrets(failure, request) from None
+
+
+def _without_secrets(failure: ProviderFailure, request: HttpRequest) -> ProviderFailure:
+    """What a server says in the middle of a stream may repeat the key it was sent."""
+    text = redact(str(failure), request.secrets)
+    return ProviderFailure(text, kind=failure.info.kind, status=failure.info.status, retry_after_ms=failure.info.retry_after_ms)
 
 
 async def _decoded(model: Model, options: StreamOptions, response: HttpStream, decoder: WireDecoder) -> AsyncGenerator[AssistantEvent]:
