@@ -1,0 +1,58 @@
+"""Doubles for tests: a scripted model, stores that crash or remember, and the rules of a store as a suite.
+
+Importing this needs no pytest; only `StorageConformance` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from laneway.testing._provider_ready import provider_ready
+from laneway.testing._replies import Call, Reply, call, calls, deferred, error, overflow, text, thinking, truncated
+from laneway.testing._scripted import Request, Scripted
+
+if TYPE_CHECKING:
+    from laneway.testing._storage import DurableStorageConformance, StorageConformance
+    from laneway.testing._storage_doubles import Crash, CrashingStorage, RecordingStorage
+
+__all__ = [
+    "Call",
+    "Crash",
+    "CrashingStorage",
+    "DurableStorageConformance",
+    "RecordingStorage",
+    "Reply",
+    "Request",
+    "Scripted",
+    "StorageConformance",
+    "call",
+    "calls",
+    "deferred",
+    "error",
+    "overflow",
+    "provider_ready",
+    "text",
+    "thinking",
+    "truncated",
+]
+
+_LAZY = {
+    "Crash": "_storage_doubles",
+    "CrashingStorage": "_storage_doubles",
+    "RecordingStorage": "_storage_doubles",
+    "DurableStorageConformance": "_storage",
+    "StorageConformance": "_storage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
