@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from laneway.events import AssistantEvent
-from laneway.llm._errors import http_failure, read_error_body, redact
+from laneway.llm._errors import read_error_body, redact
 from laneway.llm._http import HttpRequest, HttpStream, illegal_header, merge_headers, open_stream
 from laneway.llm._sse import SseDecoder, SseEvent, SseTooLarge
 from laneway.llm._writer import StreamWriter
@@ -106,7 +106,7 @@ async def _decoded(model: Model, options: StreamOptions, response: HttpStream, d
             for assistant_event in decoder.feed(event.data, event.event):
                 yield assistant_event
     if not seen:
-        for assistant_event in _from_other_body(model, response, sse.stray, decoder):
+        for assistant_event in _from_other_body(model, sse.stray, decoder):
             yield assistant_event
     if not ended:
         await _drain(response)
@@ -123,17 +123,15 @@ def _split(sse: SseDecoder, chunk: bytes, model: Model) -> list[SseEvent]:
         raise ProviderFailure(f"{model.provider}: {error}", kind="protocol") from None
 
 
-def _from_other_body(model: Model, response: HttpStream, stray: bytes, decoder: WireDecoder) -> list[AssistantEvent]:
+def _from_other_body(model: Model, stray: bytes, decoder: WireDecoder) -> list[AssistantEvent]:
     """A good answer without a single event: plain JSON is decoded as if it were one, anything else is a failure."""
     text = stray.strip()
     if text.startswith(b"{"):
         return decoder.feed(text)
     if not text:
         return []
-    what = read_error_body(text).message
-    secrets = response.request.secrets
-    shown = http_failure(response.status, response.headers, text, provider=model.provider, secrets=secrets)
-    raise ProviderFailure(f"{shown} (instead of a stream of events; check the base URL)", kind="protocol", status=response.status) if what else shown
+    seen = read_error_body(text).message
+    raise ProviderFailure(f"{model.provider} answered with something else than a stream of events: {seen}; check the base URL", kind="protocol")
 
 
 async def _drain(response: HttpStream) -> None:

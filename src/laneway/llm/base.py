@@ -179,9 +179,11 @@ class AssistantStream:
     async def __anext__(self) -> AssistantEvent:
         if self._message is not None:
             raise StopAsyncIteration
+        if self._running:
+            raise RuntimeError("another task is waiting for this stream's next event; a stream has one reader, others await result()")
         self._running = True
         try:
-            event = await self._source.__anext__()
+            event: Any = await self._source.__anext__()
         except StopAsyncIteration:
             event = StreamError(message=self._fallback(ProviderFailure(_NO_END, kind="incomplete"), self._aborted()))
         except asyncio.CancelledError:
@@ -195,7 +197,7 @@ class AssistantStream:
             self._running = False
         kind = type(event)
         if kind is StreamDone or kind is StreamError:
-            await self._settle(cast("StreamDone | StreamError", event).message)
+            await self._settle(event.message)
         return event
 
     def _take_back_interruption(self) -> bool:
