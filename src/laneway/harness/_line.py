@@ -22,7 +22,7 @@ from laneway.harness import keys
 from laneway.harness._events import HarnessEvent, StatsUpdate, UsageRecorded
 from laneway.harness._live import Live
 from laneway.harness.keys import Payload
-from laneway.harness.results import Closed, Drained, OperationError, OperationResult, OperationStatus, Refused
+from laneway.harness.results import Closed, Drained, OperationError, OperationResult, OperationStatus, Refused, read_result
 from laneway.harness.state import InboxItem, Lane, Leaf, Operation
 from laneway.messages import AgentMessage, SystemMessage
 from laneway.session._context import LaneContext
@@ -293,6 +293,9 @@ class Line:
             started_at=operation.meta.started_at,
             ended_at=self.runtime.environment.clock(),
         )
+        stored = keys.plain(record)
+        if drained is not None:
+            record = read_result(stored)
         lane = Lane(
             tip_id=tip_id,
             configuration=lane.configuration,
@@ -302,7 +305,7 @@ class Line:
         writes = [
             *end.writes,
             *keys.cleanup(operation.id, operation.state, await self._swept(operation.id, mutation)),
-            SetValue(keys.OP_RESULT, operation.id, keys.plain(record)),
+            SetValue(keys.OP_RESULT, operation.id, stored),
             keys.set_lane_state(self.name, lane),
         ]
 
