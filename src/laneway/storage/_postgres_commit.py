@@ -17,7 +17,9 @@ from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, 
 from laneway.storage._postgres_lease import Lease, Position
 from laneway.storage._postgres_pool import ConnectionLost, PostgresPool, StatementRefused, execute
 from laneway.storage._postgres_repair import rebuild
-from laneway.storage.base import CommitResult, DeleteList, DeleteValue
+from laneway.storage._postgres_rewrite import replace
+from laneway.storage._rewrite import NewContent
+from laneway.storage.base import CommitResult, Content, DeleteList, DeleteValue
 
 _KNOWN_PLACES: Final = 4096
 _TRIES: Final = 3
@@ -193,6 +195,25 @@ class Writer:
         if next_segment is None:
             raise await self.lease.note_loss()
         self._position = structs.replace(self._position, next_segment=next_segment)
+
+    async def rewrite(self, content: Content) -> None:
+        """Replace everything, in one transaction."""
+        await self.settle()
+        self._check_lease()
+        new = NewContent(content, next_seq=self._position.next_seq)
+        try:
+            async with self._pool.connection() as connection, connection.transaction():
+                next_segment = await replace(connection, self.lease.session_key, self.lease.fence, new)
+        except ConnectionLost:
+            position = await self.lease.raise_fence(self._pool.reconnect_timeout)
+            if position is not None:
+                self._position = position
+            raise
+        finally:
+            self._places.clear()
+        if next_segment is None:
+            raise await self.lease.note_loss()
+        self._position = Position(new.rows.next_seq, next_segment, new.rows.stats)
 
     async def erase(self) -> None:
         """Delete the session."""

@@ -80,6 +80,10 @@ class Rows:
         self.stats = commit.stats_after(self.stats)
         return CommitResult(first_seq=first_seq, seqs=list(seqs), timestamp=timestamp, stats=self.stats)
 
+    def become(self, other: Rows) -> None:
+        """Take over the content of `other`, which is of no use afterwards; whoever shares this object sees it."""
+        self.__dict__.update(other.__dict__)
+
     # ------------------------------------------------------------------------------------------------ values
 
     def value(self, namespace: str, key: str) -> StoredValue | None:

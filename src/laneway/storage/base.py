@@ -230,6 +230,15 @@ class Addresses(Struct, kw_only=True, frozen=True):
     lists: list[tuple[str, str]]
 
 
+class Content(Struct, kw_only=True, frozen=True):
+    """All that a store holds. Everything in it has the seq (and entries and ledger rows the time) that it is kept under."""
+
+    entries: list[Entry]
+    usage: list[UsageRow]
+    cells: list[StoredValue]
+    lists: dict[tuple[str, str], list[ListElement]]
+
+
 class Storage(Protocol):
     """A session's store. Every backend passes `laneway.testing.StorageConformance`.
 
@@ -303,4 +312,20 @@ class Enumerable(Protocol):
 
     async def list_addresses(self) -> Addresses:
         """Return the namespaces and lists that hold something now."""
+        ...
+
+
+class Rewritable(Protocol):
+    """A store whose content can be replaced, which is the only way to take something out of it. All of ours can."""
+
+    async def rewrite(self, content: Content) -> None:
+        """Put `content` in place of everything, all or nothing, by the owner of the session alone.
+
+        Seqs and times are kept; later commits get seqs above every one that was ever given. What is gone is gone from the
+        medium too, as far as a program can see to it.
+
+        Raises:
+            StorageCorruption: the entries of `content` are no tree, or an id is used twice; nothing was changed.
+            LeaseLost, StorageError: as for a commit.
+        """
         ...

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from laneway.storage._jsonl_format import FORMAT, VERSION, Header, commit_line, 
 from laneway.storage._jsonl_live import LiveBytes
 from laneway.storage._jsonl_lock import FileLock
 from laneway.storage._line import CommitLine
+from laneway.storage._rewrite import NewContent
 from laneway.storage._rows import Rows
 from laneway.storage._strand import Strand
 from laneway.storage.base import (
@@ -29,6 +30,7 @@ from laneway.storage.base import (
     Addresses,
     BranchScan,
     CommitResult,
+    Content,
     Entry,
     EntryNode,
     EntryScan,
@@ -182,6 +184,20 @@ class JsonlStorage:
             raise StorageError(f"{self.path} was opened with read_only=True and cannot be compacted")
         await self._line.run(lambda: self._strand.run(self._session.compact))
 
+    async def rewrite(self, content: Content) -> None:
+        """See `Rewritable.rewrite`: a new file takes the place of the old one, as when compacting."""
+        rows = self._open_rows()
+        if self._session.lock is None:
+            raise StorageError(f"{self.path} was opened with read_only=True and cannot be rewritten")
+        await self._line.run(lambda: self._rewrite(rows, content))
+
+    async def _rewrite(self, rows: Rows, content: Content) -> None:
+        if self._broken:
+            raise StorageError(self._broken)
+        new = NewContent(content, next_seq=rows.next_seq)
+        self._session.live = await self._strand.run(lambda: self._session.replace(new))
+        rows.become(new.rows)
+
     async def close(self) -> None:
         """See `Storage.close`."""
         if self._closing is None:
@@ -318,6 +334,21 @@ class _OpenSession:
         """Put the living part of the file in its place."""
         header = self.file.header
         self.file.replace(msgspec.structs.replace(header, next_seq=self.rows.next_seq), self.live.surviving)
+
+    def replace(self, content: NewContent) -> LiveBytes:
+        """Put other content in the file's place; return the count of its living bytes."""
+        live = LiveBytes()
+
+        def lines() -> Iterator[bytes]:
+            for numbered in content.writes:
+                line, lengths = commit_line([numbered.write], [numbered.seq], numbered.timestamp)
+                live.add([numbered.write], [numbered.seq], lengths)
+                yield line
+
+        if self.lock is not None:
+            self.lock.check()
+        self.file.replace(msgspec.structs.replace(self.file.header, next_seq=content.rows.next_seq), lambda _: lines())
+        return live
 
     def close(self) -> None:
         """Close the file and give up the lock. Idempotent."""

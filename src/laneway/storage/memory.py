@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from laneway.errors import StorageClosed
 from laneway.messages import now_ms
 from laneway.storage._codec import encode_commit
+from laneway.storage._rewrite import NewContent
 from laneway.storage._rows import Rows
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
     Addresses,
     BranchScan,
     CommitResult,
+    Content,
     Entry,
     EntryNode,
     EntryScan,
@@ -92,6 +94,11 @@ class MemoryStorage:
     async def close(self) -> None:
         """See `Storage.close`. The content is gone with the last object that has it."""
         self._closed = True
+
+    async def rewrite(self, content: Content) -> None:
+        """See `Rewritable.rewrite`."""
+        rows = self._open_rows()
+        rows.become(NewContent(content, next_seq=rows.next_seq).rows)
 
     def reopen(self) -> MemoryStorage:
         """Return another storage with the same content, open whether or not this one is closed, as opening a file again would."""

@@ -22,6 +22,7 @@ from laneway.storage.base import (
     Addresses,
     BranchScan,
     CommitResult,
+    Content,
     Entry,
     EntryNode,
     EntryScan,
@@ -152,6 +153,11 @@ class PostgresStorage:
             StorageError: the session was opened to read only.
         """
         await self._line.run(self._writes().repair)
+
+    async def rewrite(self, content: Content) -> None:
+        """See `Rewritable.rewrite`. What the server keeps of deleted rows goes with its next VACUUM."""
+        writer = self._writes()
+        await self._line.run(lambda: writer.rewrite(content))
 
     async def erase(self) -> None:
         """Delete the whole session and close.
