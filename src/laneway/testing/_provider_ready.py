@@ -35,7 +35,7 @@ class _Limits:
 
 
 _LIMITS: dict[str, _Limits] = {
-    "any": _Limits(id_length=40),  # what every one of them takes
+    "any": _Limits(id_length=40),  # what Chat Completions, Responses, Anthropic and Google all take
     "scripted": _Limits(),
     "openai_chat": _Limits(id_length=40),
     "openai_responses": _Limits(),
@@ -52,7 +52,7 @@ def provider_ready(messages: Sequence[Message], api: str = "any", *, model: Mode
 
     Checked: each tool call has exactly one result, directly after its message and in the order of the calls, and no result
     stands elsewhere; nothing is empty or blank; no response that failed or is unfinished is there; the last message is a user
-    message or a tool result; ids and tool names are within the limits of `api` (a wire's name; "any": within those of every one)
+    message or a tool result; ids and tool names are within the limits of `api` (a wire's name; "any": the strictest of the common ones)
     and ids are distinct; thinking is signed, and by one model (by `model`, if given); everything is UTF-8 and strict JSON.
     System messages may stand anywhere but between a call and its result.
 
