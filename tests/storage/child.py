@@ -1,4 +1,4 @@
-"""A process for the storage tests to start, and to kill: `python child.py WHAT jsonl PATH` or `… postgres DSN SESSION`.
+"""A process for the storage tests to start, and to kill: `python child.py WHAT jsonl PATH` or `… postgres DSN SCHEMA SESSION [LIFE]`.
 
 It tells what it did line by line on its standard output and obeys lines from its standard input.
 """
@@ -94,9 +94,10 @@ async def main() -> None:
         await globals()[what](open_jsonl, where)
     else:
         pool = await PostgresPool.open(where, schema=rest[0])
+        life = float(rest[2]) if len(rest) > 2 else 30.0
 
         async def open_postgres(session_id: str) -> Storage:
-            return await PostgresStorage.open(pool, session_id)
+            return await PostgresStorage.open(pool, session_id, lease_life=life, heartbeat=life / 3)
 
         await globals()[what](open_postgres, rest[1])
         await pool.close()

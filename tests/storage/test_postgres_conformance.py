@@ -1,4 +1,4 @@
-"""The Postgres store keeps every rule of the store."""
+"""The Postgres store keeps every rule of the store, and behaves like memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from laneway.storage.base import Storage
 from laneway.storage.postgres import PostgresPool, PostgresStorage
 from laneway.testing._storage import DurableStorageConformance, Reopen
+from laneway.testing._storage_model import assert_behaves_like_memory
 from storage.pg import postgres, postgres_dsn
 
 __all__ = ["postgres", "postgres_dsn"]
@@ -42,3 +43,9 @@ class TestPostgresStorage(DurableStorageConformance):
             return await PostgresStorage.open(pool, storage.session_id, create=False)
 
         return reopen
+
+
+def test_it_behaves_like_memory(postgres_dsn: str) -> None:
+    """Random commits and reads, closed and reopened at random points, answer as the store in memory does."""
+    run = uuid.uuid4().hex
+    assert_behaves_like_memory(lambda name: PostgresStorage.open(postgres_dsn, f"{run}-{name}", schema="conformance"), examples=40)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LIFE: Final = 30.0
 HEARTBEAT: Final = 10.0
 _POLL: Final = 0.1
+_GIVE_BACK: Final = 1.0
 _log = logging.getLogger("laneway.storage")
 
 _CREATE = """
@@ -46,7 +47,7 @@ UPDATE sessions SET fence = fence + 1, expires_at = clock_timestamp() + make_int
 WHERE session_key = %s AND owner = %s
 RETURNING session_key, fence, next_seq, next_segment, stats
 """
-_RELEASE = "UPDATE sessions SET owner = NULL, expires_at = NULL WHERE session_key = %s AND fence = %s"
+_RELEASE = "UPDATE sessions SET owner = NULL, expires_at = NULL WHERE session_id = %s AND owner = %s"
 _HOLDER = "SELECT owner, fence FROM sessions WHERE session_id = %s"
 
 
@@ -84,9 +85,14 @@ class Lease:
         """
         # The token makes each statement below safe to repeat when the connection breaks: what it did is recognised as ours.
         lease = cls(pool, session_id, this_process(uuid.uuid4().hex).encode(), life, heartbeat)
-        position = await lease._create() if create else None
-        if position is None:
-            position = await lease._take_over(exclusive=exclusive, deadline=time.monotonic() + wait)
+        try:
+            position = await lease._create() if create else None
+            if position is None:
+                position = await lease._take_over(exclusive=exclusive, deadline=time.monotonic() + wait)
+        except asyncio.CancelledError:
+            # The server may have given us the lease after all; nobody would renew or release it.
+            await asyncio.wait([asyncio.create_task(lease._give_back())], timeout=_GIVE_BACK)
+            raise
         lease._renewing = asyncio.create_task(lease._keep_renewing())
         return lease, position
 
@@ -156,10 +162,13 @@ class Lease:
             self._renewing.cancel()
             await asyncio.wait([self._renewing])
         if self.lost is None:
-            try:
-                await self._pool.fetch(_RELEASE, (self.session_key, self.fence), within=1.0)
-            except StorageError as error:
-                _log.warning("the lease of session %r was not released and will run out by itself: %s", self._session_id, error)
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        try:
+            await self._pool.fetch(_RELEASE, (self._session_id, self._owner), within=_GIVE_BACK)
+        except StorageError as error:
+            _log.warning("the lease of session %r was not released and will run out by itself: %s", self._session_id, error)
 
     async def _keep_renewing(self) -> None:
         while self.lost is None:

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 
 _FIRST_RETRY, _LONGEST_RETRY = 0.05, 1.0
 _SETTINGS = {
-    # Every query goes through an index by design. On tables that the server has not analysed yet its planner may think otherwise.
+    # Every query goes through an index, in the order that it has, by design. The server's planner may think otherwise, above all
+    # on tables that it has not analysed yet, and keep a plan for a small table when the table has grown.
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_hashagg": "off",
     # The statements are tiny; compiling them would cost more than running them.
     "jit": "off",
 }
@@ -78,8 +83,10 @@ class PostgresPool:
         connection = await pool.connect()
         try:
             await migrate.migrate(connection, schema)
-        except BaseException:
+        except BaseException as error:
             await connection.close()
+            if isinstance(error, import_psycopg().Error):
+                raise StorageError(f"the tables in Postgres schema {schema!r} could not be made or migrated, and are as before: {error}") from error
             raise
         pool._idle.append(connection)
         return pool
@@ -89,8 +96,8 @@ class PostgresPool:
         psycopg = import_psycopg()
         from psycopg.conninfo import conninfo_to_dict
 
-        options = {**_KEEPALIVE, "application_name": "laneway", **conninfo_to_dict(self.dsn)}
         try:
+            options = {**_KEEPALIVE, "application_name": "laneway", **conninfo_to_dict(self.dsn)}
             connection = await psycopg.AsyncConnection[Any].connect(**options, autocommit=True)
         except psycopg.Error as error:
             raise ConnectionLost(f"cannot connect to Postgres: {error}") from error
