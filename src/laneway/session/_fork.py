@@ -1,43 +1,28 @@
 """Forks: a new session that begins with what another one has.
 
-The source is read as it is at one moment: through its mutation line if it is open here, else by reading its cells until two readings in a
-row agree. Entries are write-once, so they are copied afterwards, without holding anybody up.
+What can change is read as it is at one moment (a `Snapshot`). Entries are write-once, so they are copied afterwards, page by page,
+without holding anybody up.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from laneway.errors import BranchNotFound, ForkError
 from laneway.messages import TextContent, ToolResultMessage, now_ms
 from laneway.session._branch import inherit_id
 from laneway.session._ids import Ids
-from laneway.session._session import Session, SessionMetadata
+from laneway.session._session import SessionMetadata
+from laneway.session._snapshot import Snapshot
 from laneway.session._tree import all_entries
 from laneway.session.entries import open_calls
 from laneway.session.keys import BRANCH_TIP, ENTRY_LABEL, LANE_CONFIG, LANE_STATE, MAIN_BRANCH, SESSION_NAME, kind_of
-from laneway.storage.base import (
-    Addresses,
-    AppendList,
-    BranchScan,
-    Entry,
-    EntryScan,
-    Enumerable,
-    InsertEntry,
-    ListElement,
-    MessageEntry,
-    SetValue,
-    Storage,
-    StoredValue,
-    Write,
-)
+from laneway.storage.base import AppendList, BranchScan, Entry, InsertEntry, MessageEntry, SetValue, Storage, Write
 
 _CHUNK = 1000
-_TRIES = 100
 _IDLE_LANE: dict[str, Any] = {"current_operation_id": None, "last_operation_id": None, "inbox": []}
 INTERRUPTED = "The session was forked while this call was running; its result belongs to the other session. Call the tool again if it is needed."
 
@@ -53,78 +38,6 @@ class Fork(Struct, frozen=True):
     lane: str = MAIN_BRANCH
     entry_id: str | None = None
     position: Literal["at", "before"] = "at"
-
-
-class ReadableStorage(Protocol):
-    """What a fork reads: a store, or a mutation scope on it."""
-
-    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]: ...
-    async def read_list(self, namespace: str, key: str, *, after: int | None = None, limit: int = ...) -> list[ListElement]: ...
-    async def scan_entries(self, scan: EntryScan) -> list[Entry]: ...
-
-
-class Snapshot(Struct, kw_only=True):
-    """The cells and lists of a session at one moment, and the seq of its last entry then."""
-
-    last_seq: int = 0
-    cells: dict[str, list[StoredValue]] = field(default_factory=dict[str, list[StoredValue]])
-    lists: dict[tuple[str, str], list[ListElement]] = field(default_factory=dict[tuple[str, str], list[ListElement]])
-
-    def cell(self, namespace: str, key: str) -> StoredValue | None:
-        """Return one cell, or None."""
-        return next((stored for stored in self.cells.get(namespace, ()) if stored.key == key), None)
-
-
-async def snapshot_open(session: Session) -> Snapshot:
-    """Read a session that is open here, at this place in its line of writers."""
-    return await session.mutate(lambda mutation: _collect(session.storage, mutation))
-
-
-async def snapshot_storage(storage: Storage) -> Snapshot:
-    """Read a store that somebody else may be writing: until two readings agree, for then nothing changed in between."""
-    before = await _collect(storage, storage)
-    for attempt in range(_TRIES):
-        after = await _collect(storage, storage)
-        if after == before:
-            return after
-        before = after
-        await asyncio.sleep(min(0.001 * 2**attempt, 0.1))
-    raise ForkError("the session is being written to so fast that it cannot be copied whole: try again, or fork it where it is open")
-
-
-async def addresses_of(storage: Storage) -> Addresses:
-    """Return where the store holds something. Raises ForkError if it cannot say."""
-    enumerate_ = getattr(storage, "list_addresses", None)
-    if enumerate_ is None:
-        raise ForkError(f"{type(storage).__name__} has no list_addresses(), so a copy might not be whole: fork through its repository")
-    return await cast("Enumerable", storage).list_addresses()
-
-
-async def _collect(storage: Storage, reader: ReadableStorage) -> Snapshot:
-    addresses = await addresses_of(storage)
-    found = Snapshot()
-    for namespace in addresses.namespaces:
-        if kind_of(namespace) != "runtime":
-            cells = await reader.scan_values(namespace)
-            if cells:
-                found.cells[namespace] = cells
-    for namespace, key in addresses.lists:
-        if kind_of(namespace) != "runtime":
-            found.lists[namespace, key] = [element async for element in _elements(reader, namespace, key)]
-    newest = await reader.scan_entries(EntryScan(order="desc", limit=1))
-    found.last_seq = newest[0].seq if newest else 0
-    return found
-
-
-async def _elements(reader: ReadableStorage, namespace: str, key: str) -> AsyncIterator[ListElement]:
-    after: int | None = None
-    while page := await reader.read_list(namespace, key, after=after, limit=_CHUNK):
-        for element in page:
-            yield element
-        after = page[-1].seq
-
-
-# ---------------------------------------------------------------------------------------------------- the plan
 
 
 class ForkPlan:

@@ -13,9 +13,10 @@ from weakref import WeakValueDictionary
 from laneway.errors import InvalidName, SessionExists, SessionLocked, SessionNotFound, StorageClosed, StorageError
 from laneway.messages import UserMessage, now_ms
 from laneway.session._catalogue import SessionInfo
-from laneway.session._fork import Fork, ForkPlan, snapshot_open, snapshot_storage
+from laneway.session._fork import Fork, ForkPlan
 from laneway.session._ids import Ids
 from laneway.session._session import Session, SessionMetadata, decode_metadata, encode_metadata
+from laneway.session._snapshot import snapshot_open, snapshot_storage
 from laneway.session.entries import one_line, text_of
 from laneway.session.keys import SESSION_METADATA, SESSION_NAME, is_session_id
 from laneway.storage.base import EntryScan, MessageEntry, SetValue, Storage, Write
@@ -178,7 +179,7 @@ class SessionRepo(ABC):
             raise SessionNotFound(f"there is no session {id!r}")
         storage = await self._open_storage(id, wait)
         try:
-            session = Session(storage, metadata=await read_metadata(storage, id), on_close=self._detach)
+            session = Session(storage, metadata=await read_metadata(storage, id), on_close=self._detach, on_rewrite=self._after_rewrite)
         except BaseException:
             await storage.close()
             raise
@@ -188,6 +189,10 @@ class SessionRepo(ABC):
     async def _detach(self, session: Session) -> None:
         """Close the session's store; called once, when the session closes."""
         await session.storage.close()
+
+    async def _after_rewrite(self, session: Session) -> None:
+        """Throw away what the repository knows of a session's content; called when entries were erased."""
+        return
 
     @abstractmethod
     async def _exists(self, id: str) -> bool: ...

@@ -109,6 +109,10 @@ class FolderRepo(SessionRepo):
         if info is not None:
             await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=True, signature=None)])
 
+    async def _after_rewrite(self, session: Session) -> None:
+        await asyncio.to_thread(self._catalogue.remove, [session.metadata.id])
+        await self.index.forget(session.metadata.id)
+
     async def _remove(self, id: str) -> None:
         self._refuse_missing(id, await self._exists(id))
         with contextlib.suppress(StorageCorruption):  # nobody can have a damaged session open

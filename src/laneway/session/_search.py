@@ -122,9 +122,10 @@ class SearchIndex:
         return [_hit(*row) for row in await self._run(lambda db: db.execute(_SEARCH, parameters).fetchall())]
 
     async def forget(self, session_id: str) -> None:
-        """Remove a session from the index at once, if there is an index."""
+        """Remove a session from the index at once, if there is an index, and leave no trace of its words."""
         if await asyncio.to_thread(self._file.path.exists):
             await self._run(lambda db: _forget(db, session_id))
+            await self._run(lambda db: db.execute("INSERT INTO texts (texts) VALUES ('optimize')"))
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.to_thread(self._file.run, work)

@@ -16,6 +16,8 @@ from laneway.session._app import AppValues
 from laneway.session._branch import Branch
 from laneway.session._ids import Ids
 from laneway.session._mutation import Mutation, MutationLine
+from laneway.session._repair import repair
+from laneway.session._rewrite import Keep, RewriteReport, rewrite
 from laneway.session._tree import SessionTree, read_tree
 from laneway.session.keys import BRANCH_TIP, ENTRY_LABEL, MAIN_BRANCH, SESSION_METADATA, SESSION_NAME
 from laneway.storage.base import (
@@ -57,13 +59,20 @@ class Session:
     """
 
     def __init__(
-        self, storage: Storage, *, metadata: SessionMetadata, ids: Ids | None = None, on_close: Callable[[Session], Awaitable[None]] | None = None
+        self,
+        storage: Storage,
+        *,
+        metadata: SessionMetadata,
+        ids: Ids | None = None,
+        on_close: Callable[[Session], Awaitable[None]] | None = None,
+        on_rewrite: Callable[[Session], Awaitable[None]] | None = None,
     ) -> None:
         self.storage = storage
         self.metadata = metadata
         self.ids = ids or Ids()
         self._line = MutationLine(storage, never_waits=_never_waits(storage))
         self._on_close = on_close
+        self._on_rewrite = on_rewrite
         self._closing: asyncio.Task[None] | None = None
         self._claimed: set[str] = set()
 
@@ -112,11 +121,10 @@ class Session:
 
     async def _close(self) -> None:
         await self._line.close()
-        try:
-            if self._on_close is not None:
-                await self._on_close(self)
-        finally:
+        if self._on_close is None:
             await self.storage.close()
+        else:
+            await self._on_close(self)
 
     @property
     def closed(self) -> bool:
@@ -253,6 +261,35 @@ class Session:
     async def tree(self) -> SessionTree:
         """Read the whole tree, with labels and branches. Costs as much as there are entries."""
         return await read_tree(self.storage, labels=await self.labels(), tips=await self.branches())
+
+    # ------------------------------------------------------------------------------------------------ upkeep
+
+    async def rewrite(self, keep: Keep) -> RewriteReport:
+        """Erase or redact entries for good: the one way to do so, for the sake of the law or of a leaked secret.
+
+        `keep(entry)` says of every entry, oldest first, whether it stays: True, or another entry of the same type to put in its
+        place; False or None erases it. The children of an erased entry move up to its nearest kept ancestor, and so do tips; its label
+        goes; copies of its message in the tails of compactions go too. Summaries that a model wrote, values and the ledger's details
+        are not looked into, and forks and exports have copies of their own. The ledger's totals stay.
+
+        All or nothing, under the session's lease, as one place in the line. Afterwards the old bytes are gone from the file.
+
+        Raises:
+            RewriteError: a lane is live or has an open operation; nothing was changed.
+            StorageError: see `Rewritable.rewrite`.
+        """
+        report = await rewrite(self, keep)
+        if self._on_rewrite is not None and (report.erased or report.changed):
+            await self._on_rewrite(self)
+        return report
+
+    async def repair(self) -> list[str]:
+        """Make anew what is derived from the entries (the branch index), check everything, and return the problems that remain.
+
+        Raises:
+            StorageCorruption: the entries themselves are no tree.
+        """
+        return await repair(self)
 
     # ------------------------------------------------------------------------------------------------ values and scans
 

@@ -61,6 +61,7 @@ class SideFile:
         db = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)
         try:
             db.execute("PRAGMA synchronous = OFF")
+            db.execute("PRAGMA secure_delete = ON")
             if _version_of(db) != self._version:
                 db.execute("BEGIN IMMEDIATE")
                 if _version_of(db) != self._version:
