@@ -455,3 +455,28 @@ async def test_a_cancelled_response_cannot_be_polled():
     message = await script.stream_fn.fetch_deferred(handle).result()
     assert message.error_message == "the deferred response job was cancelled"
     assert script.remaining == 1
+
+
+# ---------------------------------------------------------------------------------------------------- through Models
+
+
+async def test_models_has_the_scripted_model_and_no_other():
+    """The registry finds it, streams it without a key, and knows any id of its provider."""
+    script = Scripted([text("a"), text("b")])
+    assert script.models.list() == [script.model]
+    assert script.models.get("scripted", "scripted") == script.model
+    assert (await script.models.stream(script.model, Transcript(messages=[GO]), StreamOptions()).result()).text == "a"
+    other = script.models.model("scripted/m2")
+    message = await script.models.stream(other, Transcript(messages=[GO]), StreamOptions()).result()
+    assert (message.model, script.requests[1].model.id) == ("m2", "m2")
+    assert script.models is script.models
+
+
+async def test_models_polls_and_cancels():
+    """As the harness does it."""
+    script = Scripted([deferred("job"), text("ready"), deferred("other")])
+    handle = (await script.models.stream(script.model, Transcript(messages=[GO]), StreamOptions()).result()).deferred
+    assert handle is not None
+    assert (await script.models.fetch_deferred(handle, StreamOptions()).result()).text == "ready"
+    await script.models.cancel_deferred(handle)
+    assert script.cancelled == [handle]

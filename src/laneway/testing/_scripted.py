@@ -34,7 +34,7 @@ from laneway.testing._replies import Answer, Call, Reply, as_reply, check_answer
 from laneway.transcript import current_tools
 
 if TYPE_CHECKING:
-    from laneway.llm import Models
+    from laneway.llm._registry import Models
 
 _MODEL = Model(
     id="scripted",
@@ -133,11 +133,11 @@ class Scripted:
 
     @cached_property
     def models(self) -> Models:
-        """A `Models` that has this model, and streams and polls it."""
-        from laneway.llm import Models
+        """A `Models` that has this model and no other, and streams and polls it; any id of its provider is a model of it."""
         from laneway.llm._provider import Provider
+        from laneway.llm._registry import Models
 
-        models = Models()
+        models = Models(builtin=False)
         provider = Provider(
             id=self.model.provider,
             name=self.model.name,
