@@ -115,7 +115,7 @@ class EncodedCommit(Struct, frozen=True):
         """
         seqs: list[int] = []
         for write in self.writes:
-            if isinstance(write, EncodedEntry) and write.seq:
+            if type(write) is EncodedEntry and write.seq:
                 if write.seq < next_seq:
                     raise ValueError(f"entry {write.id!r} cannot keep the seq {write.seq}: the session is already at {next_seq - 1}")
                 next_seq = write.seq
@@ -128,9 +128,9 @@ class EncodedCommit(Struct, frozen=True):
         messages = stats.message_count
         usage = stats.usage
         for write in self.writes:
-            if isinstance(write, EncodedEntry):
+            if type(write) is EncodedEntry:
                 messages += write.type == "message"
-            elif isinstance(write, EncodedUsage):
+            elif type(write) is EncodedUsage:
                 usage = usage + write.usage
         return SessionStats(message_count=messages, usage=usage)
 
@@ -384,7 +384,7 @@ def _refuse_unsafe(value: Any, where: str, *, typed: bool = True) -> None:
 
 def _refuse_deep(data: bytes, where: str) -> None:
     """Raise the `TypeError` for JSON nested more than `MAX_DEPTH` deep."""
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+    if len(data) <= MAX_DEPTH or data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
     level = _containers([_decode_any(data)])
     for _ in range(MAX_DEPTH):
@@ -464,7 +464,7 @@ def _decode_payload(row: EncodedEntry) -> Entry:
     match row.type:
         case "message":
             m = _decode_message_payload(row.payload)
-            message = decode_message(bytes(m.message))
+            message = decode_message(cast(bytes, m.message))  # a Raw is as good as bytes to the decoder
             return MessageEntry(id=id, parent_id=parent_id, seq=seq, timestamp=timestamp, message=message, terminate=m.terminate)
         case "compaction":
             c = _decode_compaction_payload(row.payload)
@@ -474,7 +474,7 @@ def _decode_payload(row: EncodedEntry) -> Entry:
                 seq=seq,
                 timestamp=timestamp,
                 summary=c.summary,
-                retained_tail=[decode_message(bytes(raw)) for raw in c.retained_tail],
+                retained_tail=[decode_message(cast(bytes, raw)) for raw in c.retained_tail],
                 tokens_before=c.tokens_before,
                 details=c.details,
                 usage=c.usage,

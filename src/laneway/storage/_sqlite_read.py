@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from laneway.errors import StorageCorruption
 from laneway.storage import _checks as checks
 from laneway.storage._codec import decode_usage
-from laneway.storage._sqlite_branch import BranchIndex, Place, Range, broken_index
+from laneway.storage._sqlite_branch import OF_SEGMENT, BranchIndex, Place, Range, broken_index
 from laneway.storage._sqlite_lease import Position
 from laneway.storage._sqlite_rows import (
     ENTRY_COLUMNS,
@@ -50,8 +50,6 @@ LIST_LISTS: Final = "SELECT DISTINCT namespace, key FROM elements ORDER BY names
 _PARENTS: Final = "LEFT JOIN entries p ON p.seq = e.parent"
 GET_ENTRY: Final = f"SELECT {ENTRY_COLUMNS} FROM ids i CROSS JOIN entries e ON e.seq = i.seq {_PARENTS} WHERE i.id = ?"
 SEQ_OF_ID: Final = "SELECT seq FROM ids WHERE id = ?"
-ON_SEGMENT: Final = "SELECT 1 FROM segment_rows WHERE segment = ? AND seq = ?"
-NEWEST_OF_TYPE: Final = "SELECT seq FROM segment_rows WHERE segment = ? AND seq > ? AND seq <= ? AND type = ? ORDER BY seq DESC LIMIT 1"
 _DIRECTIONS: Final[dict[ScanOrder | SeqOrder, str]] = {"newest_first": "DESC", "oldest_first": "ASC", "asc": "ASC", "desc": "DESC"}
 
 
@@ -61,14 +59,26 @@ def read_list_sql(order: SeqOrder, *, after: bool) -> str:
     return f"SELECT {_CELL} FROM elements WHERE namespace = ? AND key = ?{beyond} ORDER BY seq {_DIRECTIONS[order]} LIMIT ?"
 
 
-def range_sql(order: ScanOrder, *, payloads: bool, of_type: bool, of_custom_type: bool) -> str:
-    """Return the query of one piece of a path."""
+def range_sql(order: ScanOrder, *, copied: bool, payloads: bool, of_type: bool, of_custom_type: bool) -> str:
+    """Return the query of one piece of a path: segment, above, up to and with, what is filtered by, limit."""
     columns = ENTRY_COLUMNS if payloads else NODE_COLUMNS
-    filters = (" AND r.type = ?" if of_type else "") + (" AND e.custom_type = ?" if of_custom_type else "")
-    return (
-        f"SELECT {columns} FROM segment_rows r CROSS JOIN entries e ON e.seq = r.seq {_PARENTS} "
-        f"WHERE r.segment = ? AND r.seq >= ? AND r.seq <= ?{filters} ORDER BY r.seq {_DIRECTIONS[order]} LIMIT ?"
-    )
+    filters = (" AND e.type = ?" if of_type else "") + (" AND e.custom_type = ?" if of_custom_type else "")
+    return f"SELECT {columns} {_piece(copied)}{filters} ORDER BY {_piece_order(copied, _DIRECTIONS[order])} LIMIT ?"
+
+
+def newest_sql(*, copied: bool, what: str) -> str:
+    """Return the query of the newest entry of a piece of a path that has a type ("type = 2") or a seq ("seq = ?")."""
+    return f"SELECT e.seq {_piece(copied)} AND e.{what} ORDER BY {_piece_order(copied, 'DESC')} LIMIT 1"
+
+
+def _piece(copied: bool) -> str:
+    if copied:
+        return f"FROM copies c CROSS JOIN entries e ON e.seq = c.seq {_PARENTS} WHERE c.segment = ?1 AND c.seq > ?2 AND c.seq <= ?3"
+    return OF_SEGMENT.format(joins=_PARENTS)
+
+
+def _piece_order(copied: bool, direction: str) -> str:
+    return f"c.seq {direction}" if copied else f"r.first_seq {direction}, e.seq {direction}"
 
 
 def entries_sql(scan: EntryScan) -> str:
@@ -161,11 +171,13 @@ class SqliteReader:
         start = self._start(scan.start)
         pieces = self._pieces(scan, start)
         filters: Row = (() if scan.type is None else (TYPE_NUMBERS[scan.type],)) + (() if scan.custom_type is None else (scan.custom_type,))
-        sql = range_sql(scan.order, payloads=payloads, of_type=scan.type is not None, of_custom_type=scan.custom_type is not None)
         rows: list[Row] = []
         for piece in pieces:
             left = -1 if scan.limit is None else scan.limit - len(rows)
-            rows += self._cursor.execute(sql, (piece.segment, piece.above + 1, piece.upto, *filters, left)).fetchall()
+            sql = range_sql(
+                scan.order, copied=piece.copied, payloads=payloads, of_type=scan.type is not None, of_custom_type=scan.custom_type is not None
+            )
+            rows += self._cursor.execute(sql, (piece.segment, piece.above, piece.upto, *filters, left)).fetchall()
             if len(rows) == scan.limit:
                 break
         if not filters:
@@ -174,7 +186,7 @@ class SqliteReader:
 
     def _start(self, id: str) -> Place:
         possible = checks.possible_ids([id])
-        place = self._branches.place_of(pack_id(id)) if possible else None
+        place = self._branches.place_of(id) if possible else None
         if place is None:
             raise checks.unknown_start(id)
         return place
@@ -191,7 +203,7 @@ class SqliteReader:
             stop = self._stop_in(piece, scan.stop_at_type, stop_id)
             above, upto = max(piece.above, lowest, stop - 1), min(piece.upto, highest)
             if above < upto:
-                pieces.append(Range(piece.segment, above, upto))
+                pieces.append(Range(piece.segment, piece.copied, above, upto))
             if stop or piece.above <= lowest:
                 break
         return pieces if newest_first else pieces[::-1]
@@ -199,10 +211,12 @@ class SqliteReader:
     def _stop_in(self, piece: Range, stop_type: str | None, stop_seq: int | None) -> int:
         """Return the seq of the newest row of the piece that the path stops at; 0 if there is none."""
         stop = 0
-        if stop_seq is not None and piece.above < stop_seq <= piece.upto and fetch(self._cursor, ON_SEGMENT, (piece.segment, stop_seq)):
-            stop = stop_seq
+        where = (piece.segment, piece.above, piece.upto)
+        if stop_seq is not None and piece.above < stop_seq <= piece.upto:
+            row = fetch(self._cursor, newest_sql(copied=piece.copied, what="seq = ?"), (*where, stop_seq))
+            stop = 0 if row is None else row[0]
         if stop_type is not None:
-            row = fetch(self._cursor, NEWEST_OF_TYPE, (piece.segment, piece.above, piece.upto, TYPE_NUMBERS[stop_type]))
+            row = fetch(self._cursor, newest_sql(copied=piece.copied, what=f"type = {TYPE_NUMBERS[stop_type]}"), where)
             stop = stop if row is None else max(stop, row[0])
         return stop
 

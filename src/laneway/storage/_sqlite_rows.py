@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from typing import Any, Final, TypeAlias
 from zlib import crc32
@@ -13,6 +14,8 @@ from laneway.storage.base import EntryNode, EntryType, ListElement, StoredValue
 StoredId: TypeAlias = bytes | str
 Row: TypeAlias = tuple[Any, ...]
 
+_UUID: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
 TYPES: Final[tuple[EntryType, ...]] = ("message", "compaction", "branch_summary", "custom")
 """An entry's type by its number in the file."""
 TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerate(TYPES)}
@@ -22,13 +25,8 @@ TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerat
 
 def pack_id(id: str) -> StoredId:
     """Return the form of an id in the file: the 16 bytes of a UUID in its canonical spelling, else the text."""
-    if len(id) == 36:
-        try:
-            packed = bytes.fromhex(id.replace("-", ""))
-        except ValueError:
-            return id
-        if len(packed) == 16 and unpack_id(packed) == id:
-            return packed
+    if len(id) == 36 and _UUID.fullmatch(id):
+        return bytes.fromhex(id.replace("-", ""))
     return id
 
 
@@ -68,11 +66,11 @@ NODE_COLUMNS: Final = ENTRY_COLUMNS.removesuffix(", e.payload")
 """What `read_node` takes."""
 
 
-def entry_row(entry: EncodedEntry, id: StoredId, seq: int, parent: int | None, timestamp: int, segment: int) -> Row:
+def entry_row(entry: EncodedEntry, id: StoredId, seq: int, parent: int | None, timestamp: int) -> Row:
     """Return the columns of an entry in the order of the table."""
     number = TYPE_NUMBERS[entry.type]
     check = checksum((seq, id, parent, timestamp, number, entry.custom_type), entry.payload)
-    return seq, id, parent, timestamp, number, entry.custom_type, segment, check, entry.payload
+    return seq, id, parent, timestamp, number, entry.custom_type, check, entry.payload
 
 
 def read_entry(row: Row) -> EncodedEntry:

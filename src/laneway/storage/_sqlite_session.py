@@ -6,8 +6,9 @@ import contextlib
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Final, TypeVar
 
 import msgspec
@@ -17,18 +18,19 @@ from laneway.messages import now_ms
 from laneway.storage import _checks as checks
 from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, EncodedUsage, EncodedValue
 from laneway.storage._owner import decode_owner
+from laneway.storage._rewrite import NewContent
 from laneway.storage._sqlite_branch import BranchIndex, rebuild
 from laneway.storage._sqlite_file import Durability, connect, migrate, migrations, named_errors, newer_version, read_version, recognise
 from laneway.storage._sqlite_lease import Lease, Position, acquire, read_position
 from laneway.storage._sqlite_read import SqliteReader
-from laneway.storage._sqlite_rows import TYPE_NUMBERS, cell_row, entry_row, fetch, pack_id, usage_row
+from laneway.storage._sqlite_rows import cell_row, entry_row, fetch, pack_id, usage_row
 from laneway.storage._sqlite_verify import problems_of
-from laneway.storage.base import CommitResult, DeleteList, DeleteValue
+from laneway.storage.base import CommitResult, Content, DeleteList, DeleteValue
 
 _T = TypeVar("_T")
 
 _TAKE_ID: Final = "INSERT INTO ids VALUES (?, ?)"
-_ADD_ENTRY: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_ENTRY: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_USAGE: Final = "INSERT INTO usage_rows VALUES (?, ?, ?, ?, ?, ?)"
 _SET: Final = """
 INSERT INTO cells VALUES (?, ?, ?, ?, ?)
@@ -37,6 +39,7 @@ ON CONFLICT DO UPDATE SET seq = excluded.seq, checksum = excluded.checksum, valu
 _DELETE: Final = "DELETE FROM cells WHERE namespace = ? AND key = ?"
 _APPEND: Final = "INSERT INTO elements VALUES (?, ?, ?, ?, ?)"
 _DELETE_LIST: Final = "DELETE FROM elements WHERE namespace = ? AND key = ?"
+_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'state' AND name NOT LIKE 'sqlite%'"
 
 
 class SqliteSession:
@@ -46,19 +49,15 @@ class SqliteSession:
         self.path = path
         self.lease = lease
         self.lost: str | None = None  # why nothing can be written any more
+        self.position = Position()  # as of the last commit or read
         self._connection = connection
         self._cursor = connection.cursor()
         self._branches = BranchIndex(self._cursor)
         self._reader = SqliteReader(self._cursor, self._branches)
         self._renewed = time.monotonic()
 
-    @property
-    def position(self) -> Position:
-        """Where the session is, as of the last commit or read."""
-        return self._reader.position
-
     def _set_position(self, position: Position) -> None:
-        self._reader.position = position
+        self.position = self._reader.position = position
         self._branches.next_segment = position.next_segment
 
     # ------------------------------------------------------------------------------------------------ opening and closing
@@ -139,28 +138,27 @@ class SqliteSession:
     def commit(self, commit: EncodedCommit) -> CommitResult:
         """Apply a whole commit, in one transaction that also finds out whether this is still the owner."""
         lease = self._owned()
-        seqs = commit.number(self.position.next_seq)
+        before = self.position
+        seqs = commit.number(before.next_seq)
         timestamp = now_ms()
         try:
             with named_errors(self.path), self._transaction() as cursor:
                 entries, usage_rows = self._apply(cursor, commit, seqs, timestamp)
                 after = Position(
-                    seqs[-1] + 1 if seqs else self.position.next_seq,
+                    seqs[-1] + 1 if seqs else before.next_seq,
                     self._branches.next_segment,
-                    self.position.entry_count + entries,
-                    self.position.usage_count + usage_rows,
-                    commit.stats_after(self.position.stats),
+                    before.entry_count + entries,
+                    before.usage_count + usage_rows,
+                    commit.stats_after(before.stats),
                 )
-                if not lease.move_on(cursor, self.position, after):
-                    raise StorageCorruption(f"the session {self.path} was changed by something else than laneway; open it again")
+                self._move_on(cursor, lease, after)
         except BaseException as error:
             self._after_failure(error, lease)
             raise
-        first_seq = seqs[0] if seqs else self.position.next_seq
         self._set_position(after)
         self._renewed = time.monotonic()
         self._branches.trim()
-        return CommitResult(first_seq=first_seq, seqs=seqs, timestamp=timestamp, stats=after.stats)
+        return CommitResult(first_seq=seqs[0] if seqs else before.next_seq, seqs=seqs, timestamp=timestamp, stats=after.stats)
 
     def _owned(self) -> Lease:
         if self.lost is not None:
@@ -168,6 +166,10 @@ class SqliteSession:
         if self.lease is None:
             raise StorageError(f"the session {self.path} was opened with read_only=True and cannot be written to")
         return self.lease
+
+    def _move_on(self, cursor: sqlite3.Cursor, lease: Lease, after: Position) -> None:
+        if not lease.move_on(cursor, self.position, after):
+            raise StorageCorruption(f"the session {self.path} was changed by something else than laneway; open it again")
 
     def _apply(self, cursor: sqlite3.Cursor, commit: EncodedCommit, seqs: list[int], timestamp: int) -> tuple[int, int]:
         """Write the rows; return how many entries and usage rows they are."""
@@ -187,23 +189,26 @@ class SqliteSession:
                 case DeleteList():
                     execute(_DELETE_LIST, (write.namespace, write.key))
                 case EncodedUsage():
-                    id = pack_id(write.id)
-                    self._take_id(cursor, id, write.id, seq)
-                    entry_id = None if write.entry_id is None else pack_id(write.entry_id)
-                    execute(_ADD_USAGE, usage_row(seq, id, entry_id, timestamp, write.payload))
+                    self._insert_usage(cursor, write, seq, timestamp)
                     usage_rows += 1
         return entries, usage_rows
+
+    def _insert_usage(self, cursor: sqlite3.Cursor, row: EncodedUsage, seq: int, timestamp: int) -> None:
+        id = pack_id(row.id)
+        self._take_id(cursor, id, row.id, seq)
+        entry_id = None if row.entry_id is None else pack_id(row.entry_id)
+        cursor.execute(_ADD_USAGE, usage_row(seq, id, entry_id, timestamp, row.payload))
 
     def _insert_entry(self, cursor: sqlite3.Cursor, entry: EncodedEntry, seq: int, timestamp: int) -> None:
         id = pack_id(entry.id)
         self._take_id(cursor, id, entry.id, seq)
         parent = None
         if entry.parent_id is not None:
-            parent = self._branches.place_of(pack_id(entry.parent_id))
+            parent = self._branches.place_of(entry.parent_id)
             if parent is None:
                 raise checks.missing_parent(entry.id, entry.parent_id)
-        segment = self._branches.add(id, seq, TYPE_NUMBERS[entry.type], parent)
-        cursor.execute(_ADD_ENTRY, entry_row(entry, id, seq, None if parent is None else parent.seq, timestamp, segment))
+        self._branches.add(entry.id, seq, parent, is_compaction=entry.type == "compaction")
+        cursor.execute(_ADD_ENTRY, entry_row(entry, id, seq, None if parent is None else parent.seq, timestamp))
 
     def _take_id(self, cursor: sqlite3.Cursor, packed: bytes | str, id: str, seq: int) -> None:
         try:
@@ -241,28 +246,51 @@ class SqliteSession:
         try:
             with named_errors(self.path), self._transaction() as cursor:
                 after = msgspec.structs.replace(self.position, next_segment=rebuild(cursor))
-                if not lease.move_on(cursor, self.position, after):
-                    raise StorageCorruption(f"the session {self.path} was changed by something else than laneway; open it again")
+                self._move_on(cursor, lease, after)
         except BaseException as error:
             self._after_failure(error, lease)
             raise
         self._branches.forget()
         self._set_position(after)
 
+    def rewrite(self, content: Content) -> None:
+        """Replace everything in one transaction, then leave no trace of the rest in the file and its log."""
+        lease = self._owned()
+        new = NewContent(content, next_seq=self.position.next_seq)
+        with named_errors(self.path):
+            self._cursor.execute("PRAGMA secure_delete = ON")
+        try:
+            with named_errors(self.path), self._transaction() as cursor:
+                for (table,) in cursor.execute(_TABLES).fetchall():
+                    cursor.execute(f'DELETE FROM "{table}"')
+                self._branches.forget()
+                self._branches.next_segment = 1
+                for numbered in new.writes:
+                    self._apply(cursor, EncodedCommit([numbered.write]), [numbered.seq], numbered.timestamp)
+                after = Position(new.rows.next_seq, self._branches.next_segment, new.entries, new.usage_rows, new.rows.stats)
+                self._move_on(cursor, lease, after)
+        except BaseException as error:
+            self._after_failure(error, lease)
+            raise
+        self._set_position(after)
+        self._branches.trim()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        with named_errors(self.path):
+            self._cursor.execute("VACUUM")
+            busy = fetch(self._cursor, "PRAGMA wal_checkpoint(TRUNCATE)")
+        if busy is None or busy[0]:
+            raise StorageError(
+                f"the session {self.path} was rewritten, but somebody who reads it keeps the old content in its log: "
+                "close the readers and rewrite it again"
+            )
+
     # ------------------------------------------------------------------------------------------------ transactions
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Generator[sqlite3.Cursor, None, None]:
-        """Run the block in one immediate transaction: committed when it ends, rolled back when it raises."""
-        cursor = self._cursor
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
-            yield cursor
-            cursor.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                cursor.execute("ROLLBACK")
-            raise
+    def _transaction(self) -> _Transaction:
+        """Run a block in one immediate transaction: committed when it ends, rolled back when it raises."""
+        return _Transaction(self._connection, self._cursor)
 
     def _after_failure(self, error: BaseException, lease: Lease) -> None:
         """Forget what the failed commit had changed in memory; if the lease is gone, that is why it failed."""
@@ -285,3 +313,25 @@ class SqliteSession:
             "nothing more can be written from here; open it again when its new owner has closed it"
         )
         return True
+
+
+class _Transaction:
+    """What `SqliteSession._transaction` returns; a class, for every commit enters it."""
+
+    __slots__ = ("_connection", "_cursor")
+
+    def __init__(self, connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
+        self._connection = connection
+        self._cursor = cursor
+
+    def __enter__(self) -> sqlite3.Cursor:
+        self._cursor.execute("BEGIN IMMEDIATE")
+        return self._cursor
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._cursor.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._cursor.execute("ROLLBACK")

@@ -22,26 +22,44 @@ _ROWS: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
     ("SELECT namespace, key, seq, checksum, value FROM cells ORDER BY namespace, key", read_value),
     ("SELECT namespace, key, seq, checksum, value FROM elements ORDER BY namespace, key, seq", read_element),
 )
-# An entry is in its home segment, under its type, right above its parent or at the beginning of a segment whose base ends with it.
+# Runs are apart and leave no entry out; only the last one is open.
+_BAD_RUNS: Final = """
+SELECT r.segment FROM runs r WHERE r.last_seq < r.first_seq
+OR r.last_seq <> coalesce(
+    (SELECT max(e.seq) FROM entries e WHERE e.seq < (SELECT min(n.first_seq) FROM runs n WHERE n.first_seq > r.first_seq)),
+    9223372036854775807
+)
+"""
+# An entry follows its parent in its segment, or is the first of a segment that begins at its parent.
 _MISPLACED: Final = """
-SELECT e.seq FROM entries e LEFT JOIN segment_rows r ON r.segment = e.segment AND r.seq = e.seq
-WHERE r.type IS NOT e.type
-OR e.parent IS NOT coalesce(
-    (SELECT b.seq FROM segment_rows b WHERE b.segment = e.segment AND b.seq < e.seq ORDER BY b.seq DESC LIMIT 1),
-    (SELECT nullif(s.base_seq, 0) FROM segments s WHERE s.segment = e.segment)
+WITH placed (seq, parent, segment) AS (
+    SELECT e.seq, e.parent, (SELECT r.segment FROM runs r WHERE r.first_seq <= e.seq ORDER BY r.first_seq DESC LIMIT 1) FROM entries e
+), chained (seq, parent, segment, before) AS (SELECT seq, parent, segment, lag(seq) OVER (PARTITION BY segment ORDER BY seq) FROM placed)
+SELECT c.segment FROM chained c LEFT JOIN segments s ON s.segment = c.segment
+WHERE s.segment IS NULL OR c.seq <= s.fork_seq OR c.parent IS NOT coalesce(c.before, nullif(s.fork_seq, 0))
+"""
+# A copied entry follows its parent among the copies, or is the first above the base; the last one is the fork point.
+_MISCOPIED: Final = """
+SELECT c.segment FROM copies c LEFT JOIN entries e ON e.seq = c.seq LEFT JOIN segments s ON s.segment = c.segment
+WHERE s.segment IS NULL OR e.seq IS NULL OR c.seq > s.fork_seq OR e.parent IS NOT coalesce(
+    (SELECT b.seq FROM copies b WHERE b.segment = c.segment AND b.seq < c.seq ORDER BY b.seq DESC LIMIT 1),
+    s.base_seq
 )
 """
-# A row of a segment follows the one that its entry names as its parent, copied rows included.
-_TORN: Final = """
-SELECT r.seq FROM segment_rows r LEFT JOIN entries e ON e.seq = r.seq
-WHERE e.seq IS NULL OR e.parent IS NOT coalesce(
-    (SELECT b.seq FROM segment_rows b WHERE b.segment = r.segment AND b.seq < r.seq ORDER BY b.seq DESC LIMIT 1),
-    (SELECT nullif(s.base_seq, 0) FROM segments s WHERE s.segment = r.segment)
-)
-"""
-_BASES: Final = """
+_MISBASED: Final = """
 SELECT s.segment FROM segments s
-WHERE s.base <> 0 AND NOT EXISTS (SELECT 1 FROM segment_rows r WHERE r.segment = s.base AND r.seq = s.base_seq)
+WHERE s.base <> coalesce((
+    SELECT r.segment FROM entries b CROSS JOIN runs r ON r.first_seq <= b.seq WHERE b.seq = s.base_seq ORDER BY r.first_seq DESC LIMIT 1
+), 0)
+OR s.fork_seq <> coalesce((SELECT max(c.seq) FROM copies c WHERE c.segment = s.segment), s.base_seq)
+"""
+_BAD_COMPACTIONS: Final = """
+WITH found (segment, seq) AS (
+    SELECT (SELECT r.segment FROM runs r WHERE r.first_seq <= e.seq ORDER BY r.first_seq DESC LIMIT 1), e.seq
+    FROM entries e WHERE e.type = 1 AND e.type <> 0
+)
+SELECT segment FROM (SELECT * FROM found EXCEPT SELECT segment, seq FROM compactions)
+UNION ALL SELECT segment FROM (SELECT segment, seq FROM compactions EXCEPT SELECT * FROM found)
 """
 _IDS: Final = """
 SELECT count(*) FROM ids i LEFT JOIN entries e ON e.seq = i.seq AND e.id = i.id LEFT JOIN usage_rows u ON u.seq = i.seq AND u.id = i.id
@@ -69,9 +87,9 @@ def _all_problems(cursor: sqlite3.Cursor) -> Iterator[str]:
             except StorageError as error:
                 yield str(error)
     yield from _wrong_totals(connection.cursor())
-    for sql, what in ((_MISPLACED, "entry"), (_TORN, "entry"), (_BASES, "segment")):
+    for sql in (_BAD_RUNS, _MISPLACED, _MISCOPIED, _MISBASED, _BAD_COMPACTIONS):
         for (number,) in connection.execute(sql):
-            yield f"the branch index is wrong at {what} {number}: repair() makes it anew"
+            yield f"the branch index is wrong at segment {number}: repair() makes it anew"
 
 
 def _wrong_totals(cursor: sqlite3.Cursor) -> Iterator[str]:

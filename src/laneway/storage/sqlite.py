@@ -27,6 +27,7 @@ from laneway.storage.base import (
     Addresses,
     BranchScan,
     CommitResult,
+    Content,
     Entry,
     EntryNode,
     EntryScan,
@@ -59,6 +60,7 @@ class SqliteStorage:
         self._strand = strand
         self._claim = claim
         self._interval = heartbeat
+        self._patience = 0.0005
         self._closing: asyncio.Task[None] | None = None
         self._beat = heartbeats().add(self._renew, heartbeat) if claim is not None else None
 
@@ -168,7 +170,7 @@ class SqliteStorage:
         self._check_open()
         commit = encode_commit(writes)
         session = self._session
-        return await self._strand.run(lambda: session.commit(commit))
+        return await self._strand.run(lambda: session.commit(commit), patience=self._patience)
 
     async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
         """See `Storage.get_entries`."""
@@ -259,6 +261,16 @@ class SqliteStorage:
         """
         self._check_open()
         await self._strand.run(self._session.repair)
+
+    async def rewrite(self, content: Content) -> None:
+        """See `Rewritable.rewrite`.
+
+        Raises:
+            StorageError: a reader in another process keeps the old content in the log: close it and rewrite again.
+        """
+        self._check_open()
+        session = self._session
+        await self._strand.run(lambda: session.rewrite(content))
 
 
 def _create(path: Path, durability: Durability) -> bool:

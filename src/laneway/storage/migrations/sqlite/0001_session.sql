@@ -26,8 +26,7 @@ CREATE TABLE ids (
     seq INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- `parent` is the parent's seq; `segment` is the entry's home in the branch index.
--- Types: 0 message, 1 compaction, 2 branch summary, 3 custom.
+-- `parent` is the parent's seq. Types: 0 message, 1 compaction, 2 branch summary, 3 custom.
 CREATE TABLE entries (
     seq         INTEGER PRIMARY KEY,
     id          NOT NULL,
@@ -35,7 +34,6 @@ CREATE TABLE entries (
     timestamp   INTEGER NOT NULL,
     type        INTEGER NOT NULL,
     custom_type TEXT,
-    segment     INTEGER NOT NULL,
     checksum    INTEGER NOT NULL,
     payload     BLOB NOT NULL
 );
@@ -69,18 +67,34 @@ CREATE TABLE elements (
     PRIMARY KEY (namespace, key, seq)
 ) WITHOUT ROWID;
 
--- The branch index, a projection of `entries`: a branch is its segment's rows, then its base's rows up to `base_seq`, and so on.
--- `compaction_seq` is the newest compaction at or below `base_seq` on that path, 0 if there is none.
+-- The branch index, a projection of `entries.parent`. A branch is the entries of its segment (above `fork_seq`), then those
+-- copied into it (above `base_seq`, up to and with `fork_seq`), then its base up to `base_seq`, and so on.
+-- `compaction_seq` is the newest compaction on the path up to `fork_seq`, 0 if there is none.
 CREATE TABLE segments (
     segment        INTEGER PRIMARY KEY,
     base           INTEGER NOT NULL,
     base_seq       INTEGER NOT NULL,
+    fork_seq       INTEGER NOT NULL,
     compaction_seq INTEGER NOT NULL
 );
-CREATE TABLE segment_rows (
+
+-- Which segment an entry is in: every entry from `first_seq` to `last_seq`. The last run of all is open (2^63 - 1), so
+-- going on in the same segment writes nothing here.
+CREATE TABLE runs (
+    first_seq INTEGER PRIMARY KEY,
+    last_seq  INTEGER NOT NULL,
+    segment   INTEGER NOT NULL
+);
+CREATE INDEX runs_by_segment ON runs (segment);
+
+CREATE TABLE copies (
     segment INTEGER NOT NULL,
     seq     INTEGER NOT NULL,
-    type    INTEGER NOT NULL,
     PRIMARY KEY (segment, seq)
 ) WITHOUT ROWID;
-CREATE INDEX segment_compactions ON segment_rows (segment, seq) WHERE type = 1;
+
+CREATE TABLE compactions (
+    segment INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    PRIMARY KEY (segment, seq)
+) WITHOUT ROWID;
