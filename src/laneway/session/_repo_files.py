@@ -10,7 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from laneway.errors import SessionExists, SessionNotFound, StorageCorruption, StorageError
 from laneway.session._catalogue import Catalogue, CatalogueRow, SessionInfo
@@ -20,6 +20,9 @@ from laneway.session._search import SearchHit, SearchIndex, to_fts
 from laneway.session._session import Session, SessionMetadata
 from laneway.session.keys import is_session_id
 from laneway.storage.base import Storage, Write
+
+if TYPE_CHECKING:
+    from laneway.storage._jsonl_salvage import Salvage
 
 _log = logging.getLogger("laneway.session")
 _AT_ONCE = 8
@@ -230,6 +233,23 @@ class JsonlRepo(FolderRepo):
 
     suffix = ".jsonl"
     side_suffixes = (".lock",)
+
+    async def salvage(self, id: str) -> Salvage:
+        """Save what can be read of a damaged session, so that it opens again; see `Salvage` for what was lost.
+
+        Raises:
+            SessionNotFound: there is none.
+            SessionLocked: it is open somewhere.
+            StorageCorruption: its first line is no header; it was left as it was.
+        """
+        from laneway.storage._jsonl_salvage import salvage
+
+        self._refuse_missing(id, await self._exists(id))
+        report = await asyncio.to_thread(salvage, self.path(id))
+        if report.original is not None:
+            await asyncio.to_thread(self._catalogue.remove, [id])
+            await self.index.forget(id)
+        return report
 
     async def _open_file(self, path: Path, *, wait: float = 0.0, create: bool = False, read_only: bool = False) -> Storage:
         from laneway.storage.jsonl import JsonlStorage
