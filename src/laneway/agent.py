@@ -110,24 +110,49 @@ class AgentState:
 
     def reduce(self, event: AgentEvent) -> None:
         """Apply an event; called before any listener sees it."""
-        kind = type(event)
-        if kind is MessageUpdate:
-            self._streaming_message = cast(MessageUpdate, event).message
-        elif kind is MessageStart:
-            message = cast(MessageStart, event).message
-            if isinstance(message, AssistantMessage):
-                self._streaming_message = message
-        elif kind is MessageEnd:
-            message = cast(MessageEnd, event).message
-            self._messages.append(message)
-            if isinstance(message, AssistantMessage):
-                self._streaming_message = None
-                if message.stop_reason in ("error", "aborted"):
-                    self._error = message.error_message
-        elif kind is ToolExecutionStart:
-            self._pending = self._pending | {cast(ToolExecutionStart, event).tool_call_id}
-        elif kind is ToolExecutionEnd:
-            self._pending = self._pending - {cast(ToolExecutionEnd, event).tool_call_id}
+        change = _CHANGES.get(type(event))
+        if change is not None:
+            change(self, event)
+
+    def _on_update(self, event: MessageUpdate) -> None:
+        self._streaming_message = event.message
+
+    def _on_start(self, event: MessageStart) -> None:
+        if isinstance(event.message, AssistantMessage):
+            self._streaming_message = event.message
+
+    def _on_end(self, event: MessageEnd) -> None:
+        message = event.message
+        self._messages.append(message)
+        if isinstance(message, AssistantMessage):
+            self._streaming_message = None
+            if message.stop_reason in ("error", "aborted"):
+                self._error = message.error_message
+
+    def _on_tool_start(self, event: ToolExecutionStart) -> None:
+        self._pending = self._pending | {event.tool_call_id}
+
+    def _on_tool_end(self, event: ToolExecutionEnd) -> None:
+        self._pending = self._pending - {event.tool_call_id}
+
+
+_CHANGES: dict[type[Any], Callable[[AgentState, Any], None]] = {
+    MessageUpdate: AgentState._on_update,  # pyright: ignore[reportPrivateUsage] - the table belongs to the class above
+    MessageStart: AgentState._on_start,  # pyright: ignore[reportPrivateUsage]
+    MessageEnd: AgentState._on_end,  # pyright: ignore[reportPrivateUsage]
+    ToolExecutionStart: AgentState._on_tool_start,  # pyright: ignore[reportPrivateUsage]
+    ToolExecutionEnd: AgentState._on_tool_end,  # pyright: ignore[reportPrivateUsage]
+}
+
+
+class _Subscription:
+    """A listener, and whether it still wants events."""
+
+    __slots__ = ("active", "listener")
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.active = True
 
 
 class _ActiveRun:
@@ -139,7 +164,7 @@ class _ActiveRun:
         self.owner, self.controller, self.signal, self.sink = owner, controller, controller.signal, sink
         self.loop = asyncio.get_running_loop()
         self.failures: list[Exception] = []
-        self.silenced: set[object] = set()
+        self.silenced: set[_Subscription] = set()
         self.batch: AbortController | None = None
         self.idle: asyncio.Event = asyncio.Event()
 
@@ -148,25 +173,26 @@ class _ActiveRun:
         if self.failures and type(event) is AgentEnd:
             event = msgspec.structs.replace(event, reason="error")
         self.owner.state.reduce(event)
-        for key, listener in self.owner.listeners:
-            if self.silenced and key in self.silenced:
+        for subscription in self.owner.listeners:
+            if not subscription.active or (self.failures and subscription in self.silenced):
                 continue
             try:
-                done = listener(event, self.signal)
+                done = subscription.listener(event, self.signal)
                 if done is not None:
                     await done
             except Exception as error:
-                self.fail(key, error)
+                self.fail(subscription, error)
             except asyncio.CancelledError as error:
                 if _being_cancelled():
                     raise
-                self.fail(key, RuntimeError(f"a listener's own work was cancelled while it handled {event.type}").with_traceback(error.__traceback__))
+                text = f"a listener's own work was cancelled while it handled {event.type}"
+                self.fail(subscription, RuntimeError(text).with_traceback(error.__traceback__))
         if self.sink is not None:
             await self.sink(event)
 
-    def fail(self, listener: object, error: Exception) -> None:
+    def fail(self, subscription: _Subscription, error: Exception) -> None:
         """Stop the run for a listener that raised: the exception is its author's, `prompt()` raises it once all has settled."""
-        self.silenced.add(listener)
+        self.silenced.add(subscription)
         self.failures.append(error)
         self.controller.abort(error)
 
@@ -241,7 +267,7 @@ class Agent:
         self._steering: deque[AgentMessage] = deque()
         self._follow_up: deque[AgentMessage] = deque()
         self._interrupting = False
-        self.listeners: tuple[tuple[object, Listener], ...] = ()  # replaced, never changed: a run may be iterating over it
+        self.listeners: tuple[_Subscription, ...] = ()  # replaced, never changed: a run may be iterating over it
         self._run: _ActiveRun | None = None
 
     # ------------------------------------------------------------------------------------------------ start
@@ -458,11 +484,12 @@ class Agent:
         A listener is a barrier: the run waits for it. One that raises stops the run (see `prompt`). It may `steer`, `follow_up` and
         `abort`; it cannot wait for the run it is part of.
         """
-        key = object()
-        self.listeners = (*self.listeners, (key, listener))
+        subscription = _Subscription(listener)
+        self.listeners = (*self.listeners, subscription)
 
         def unsubscribe() -> None:
-            self.listeners = tuple(pair for pair in self.listeners if pair[0] is not key)
+            subscription.active = False
+            self.listeners = tuple(other for other in self.listeners if other is not subscription)
 
         return unsubscribe
 

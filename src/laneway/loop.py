@@ -475,9 +475,9 @@ class _Run:
             error=None if stop_reason == "aborted" else ErrorInfo(kind="configuration"),
         )  # fmt: skip
 
-    def _on_stream_event(self, event: StreamStart | BlockEvent) -> Awaitable[None]:
+    def _on_stream_event(self, event: Any) -> Awaitable[None]:
         if self._partial is not None and type(event) is not StreamStart:
-            return self.emit(MessageUpdate(message=event.partial, event=cast(BlockEvent, event)))
+            return self.emit(MessageUpdate(message=event.partial, event=event))
         return self._open_message(event)
 
     async def _open_message(self, event: StreamStart | BlockEvent) -> None:

@@ -224,12 +224,14 @@ class AssistantMessage(_Message, kw_only=True, frozen=True, tag="assistant"):
     @property
     def text(self) -> str:
         """All text blocks joined, without thinking."""
-        return "".join([cast(TextContent, block).text for block in self.content if type(block) is TextContent])
+        content: list[Any] = self.content
+        return "".join([block.text for block in content if type(block) is TextContent])
 
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The tool calls, in order."""
-        return [cast(ToolCall, block) for block in self.content if type(block) is ToolCall]
+        content: list[Any] = self.content
+        return [block for block in content if type(block) is ToolCall]
 
 
 class ToolResultMessage(_Message, kw_only=True, frozen=True, tag="tool_result"):

@@ -7,7 +7,7 @@ the state of now. All functions are pure, take lists with messages of any role, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import Struct
@@ -205,11 +205,11 @@ class ToolDeclarer:
         changed = False
         if not append_only and self._seen != messages[:seen]:
             self._seen, self._declared, seen, changed = [], {}, 0, True
-        new = messages[seen:]
+        new: Sequence[Any] = messages[seen:]
         self._seen += new
         for message in new:
             if type(message) is SystemMessage:
-                _apply_tools(self._declared, cast(SystemMessage, message))
+                _apply_tools(self._declared, message)
                 changed = True
         return changed
 
@@ -315,11 +315,9 @@ class Projection:
         self._render()
         return self._out.copy()
 
-    def _take(self, message: AgentMessage) -> None:
-        kind = type(message)
-        if kind is ToolResultMessage:
-            result = cast(ToolResultMessage, message)
-            self._results.setdefault(result.tool_call_id, result)
+    def _take(self, message: Any) -> None:
+        if type(message) is ToolResultMessage:  # exact types where it is per message: `isinstance` costs several times as much on structs
+            self._results.setdefault(message.tool_call_id, message)
         elif isinstance(message, AssistantMessage):
             self._render()
             self._closed = len(self._out)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from laneway.abort import AbortSignal, void
-from laneway.events import AssistantEvent, BlockEvent, StreamDone, StreamError, StreamStart
+from laneway.events import BlockEvent, StreamDone, StreamError, StreamStart
 from laneway.llm._writer import PartialMessage, describe, kind_of
 from laneway.llm.base import Model, ProviderFailure, StreamFn, StreamOptions, Transcript
 from laneway.messages import AssistantMessage, ErrorInfo, ToolCall
@@ -50,15 +50,15 @@ async def respond(
         step = stream.__aiter__().__anext__
         while True:
             guard.waiting = True  # what guard.wait() does, without a coroutine of its own per event
-            event = cast(AssistantEvent, await step())
+            event: Any = await step()
             guard.waiting = False
             kind = type(event)  # `isinstance` costs several times as much on these types, and this is per delta
             if kind is StreamDone or kind is StreamError:
                 stream = None  # it ended by itself
-                return _final(cast("StreamDone | StreamError", event).message, signal)
-            last = cast("StreamStart | BlockEvent", event).partial
+                return _final(event.message, signal)
+            last = event.partial
             try:
-                await on_event(cast("StreamStart | BlockEvent", event))
+                await on_event(event)
             except Exception as error:
                 raise _Foreign(error) from error
     except _Foreign as foreign:

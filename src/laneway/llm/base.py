@@ -246,6 +246,10 @@ class AssistantStream:
         if self._message is None:
             await self._settle(self._fallback(ProviderFailure(_CLOSED, kind="incomplete"), True))
 
+    def settled(self, error: BaseException, aborted: bool) -> AssistantMessage:
+        """Return the final message; while there is none, what it would be if the response failed now. For streams that wrap this one."""
+        return self._message if self._message is not None else self._fallback(error, aborted)
+
     async def __aenter__(self) -> AssistantStream:
         return self
 
