@@ -93,6 +93,7 @@ class StreamOptions(Struct, kw_only=True, frozen=True):
     response headers, `idle_timeout` the longest silence inside the stream. `max_retries` are transport retries before
     the first byte; a Retry-After above `max_retry_delay` fails at once (0: no cap). `on_payload` may return
     another request body; `on_response` sees status and headers. `deferred` asks for a deferred response.
+    `env` stands in for environment variables (region, project, …) in this request and wins over them.
     """
 
     signal: AbortSignal | None = None
@@ -114,9 +115,10 @@ class StreamOptions(Struct, kw_only=True, frozen=True):
     on_payload: OnPayload | None = None
     on_response: OnResponse | None = None
     deferred: bool | dict[str, Any] | None = None
+    env: Mapping[str, str] | None = None
 
     def __repr__(self) -> str:
-        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in ("api_key", "headers", "signal"))
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in ("api_key", "headers", "signal", "env"))
         return f"StreamOptions({', '.join(shown)})"
 
 
