@@ -271,7 +271,8 @@ def _joins(char: str) -> bool:
 def _span(source: _Source, place: _Range, edit: Edit) -> Span:
     """Return the replacement for one edit, with the original bytes of the lines that old and new text share."""
     old, new = edit.old_text.split("\n"), edit.new_text.split("\n")
-    new[0], new[-1] = place.lead + new[0], new[-1] + place.tail
+    new[0] = place.lead + new[0]
+    new[-1] += place.tail
     kept = _original_lines(source, place, len(old))
     pieces: list[tuple[str, str]] = []  # a line and its ending; the last ending is not used
     same = [] if place.lead or place.tail else _shared_blocks(old, new)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from laneway.errors import ToolError
 from laneway.tools._paths import Directory, Place, Workspace, describe, wrong_kind
+from laneway.tools._truncate import printable
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _REWRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -38,6 +39,8 @@ def status(workspace: Workspace, place: Place) -> os.stat_result | None:
     try:
         directory = workspace.parent(place) if os.path.isdir(os.path.dirname(place.real)) else None
         found = None if directory is None else _stat(directory, os.path.basename(place.real))
+    except OSError as error:
+        raise ToolError(f"Cannot write {place.shown}: {describe(error)} ({printable(place.real)})") from error
     finally:
         if directory is not None:
             directory.close()
@@ -69,7 +72,7 @@ def replace(workspace: Workspace, place: Place, data: bytes, check: Callable[[],
         else:
             _swap(directory, name, before, data, check)
     except OSError as error:
-        raise ToolError(f"Cannot write {place.shown}: {describe(error)} ({place.real})") from error
+        raise ToolError(f"Cannot write {place.shown}: {describe(error)} ({printable(place.real)})") from error
     finally:
         directory.close()
 

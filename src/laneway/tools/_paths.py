@@ -93,7 +93,7 @@ class Workspace:
         try:
             fd = self._open(place, _READ)
         except OSError as error:
-            raise ToolError(f"Cannot read {place.shown}: {describe(error)} ({place.real})") from error
+            raise ToolError(f"Cannot read {place.shown}: {describe(error)} ({printable(place.real)})") from error
         kind = os.fstat(fd).st_mode
         if stat.S_ISREG(kind):
             return fd
@@ -107,7 +107,7 @@ class Workspace:
         except NotADirectoryError:
             raise ToolError(f"{place.shown} is not a directory: use read for a file") from None
         except OSError as error:
-            raise ToolError(f"Cannot list {place.shown}: {describe(error)} ({place.real})") from error
+            raise ToolError(f"Cannot list {place.shown}: {describe(error)} ({printable(place.real)})") from error
 
     def parent(self, place: Place, *, create: bool = False) -> Directory:
         """Return the directory that holds the real file; with `create` it is made. The caller closes it."""

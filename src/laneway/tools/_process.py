@@ -152,7 +152,8 @@ class Command:
                 self._step(min(self._pause(), exit_watch.interval, float("inf") if deadline is None else deadline - now))
         seconds = time.monotonic() - started
         self._drain(deadline)
-        return Ended(exit_code=_as_shell_code(process.returncode), reason="exit", seconds=seconds, survivors=_survivors(process.pid))
+        survivors = process.pid if _alive(process.pid) else None
+        return Ended(exit_code=_as_shell_code(process.returncode), reason="exit", seconds=seconds, survivors=survivors)
 
     def _step(self, seconds: float) -> bool:
         """Wait for something to happen, at most `seconds`, and pass on what was written; return whether anything was."""
@@ -193,10 +194,13 @@ class Command:
         """End the group: ask it to, listen for what it still says, then kill what is left."""
         give_up = time.monotonic() + self._grace
         _signal_group(process.pid, signal.SIGTERM)
+        look_at = 0.0  # looking through all processes takes a moment
         while (now := time.monotonic()) < give_up:
             self._step(min(0.01, give_up - now))
-            if process.poll() is not None and not _group_exists(process.pid):
-                break
+            if process.poll() is not None and time.monotonic() >= look_at:
+                if not _alive(process.pid):
+                    break
+                look_at = time.monotonic() + 0.04
         _signal_group(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REAP)
@@ -301,7 +305,7 @@ def end_all_commands() -> None:
     for group in groups:
         _signal_group(group, signal.SIGTERM)
     give_up = time.monotonic() + GRACE
-    while time.monotonic() < give_up and any(_group_exists(group) for group in groups):
+    while time.monotonic() < give_up and any(_alive(group) for group in groups):
         time.sleep(0.01)
     for group in groups:
         _signal_group(group, signal.SIGKILL)
@@ -322,20 +326,20 @@ def _group_exists(group: int) -> bool:
     return True
 
 
-def _survivors(group: int) -> int | None:
-    """Return the group if a process of it lives on; one that only waits to be collected does not."""
+def _alive(group: int) -> bool:
+    """Return whether a process of the group lives; one that only waits to be collected does not."""
     if not _group_exists(group):
-        return None
+        return False
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
-        return group
+        return True
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
             state, _, member_of = file.read().rpartition(b")")[2].split()[:3]
             if int(member_of) == group and state not in (b"Z", b"X"):
-                return group
-    return None
+                return True
+    return False
 
 
 def _as_shell_code(code: int) -> int:

@@ -7,6 +7,7 @@ line of context, and one line to standard error for each file or directory that 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -21,6 +22,7 @@ from laneway.tools._globs import POSIX_CLASSES, PathFilter
 from laneway.tools._ignore import Walk
 from laneway.tools._lines import blocks, encoding_of
 
+MAX_CPU_SECONDS = 600
 _HEAD = 64 * 1024
 _LONGEST_LINE = 16 << 20  # a longer line is searched in pieces
 _CROSSES_LINES = re.compile(r"\\[sWDAZ]|\[\^|\(\?(?!:|i\)|P<)|\n")
@@ -188,6 +190,10 @@ def _text(data: bytes) -> str:
 def main(arguments: dict[str, Any]) -> None:
     """Search in the working directory; `arguments` are the fields of `Search`."""
     search = Search(**arguments)
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))  # a pattern that explodes must end even if nobody ends it
     try:
         Searcher(search, sys.stdout.buffer, sys.stderr.buffer).run()
         sys.stdout.buffer.flush()

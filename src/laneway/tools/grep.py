@@ -17,7 +17,7 @@ from laneway.tools._globs import PathFilter
 from laneway.tools._paths import Workspace
 from laneway.tools._process import Command, Control, Ended, run_to_end
 from laneway.tools._search import LINE_LIMIT, Collector, Findings, Query, ripgrep_command, worker_command, write_prefilter
-from laneway.tools._search_worker import compile_pattern
+from laneway.tools._search_worker import MAX_CPU_SECONDS, compile_pattern
 from laneway.tools._truncate import MAX_BYTES, format_size, printable, with_notices
 from laneway.tools._work import in_thread
 from laneway.tools.base import AgentTool, ToolResult, UpdateFn, text_result
@@ -118,6 +118,8 @@ async def _search(query: Query, program: str | None, signal: AbortSignal, max_by
     prefilter = None
     if program is not None and query.glob is not None:
         prefilter = await in_thread(lambda _: write_prefilter(PathFilter(query.glob or "")), signal, aborted="The search was aborted")
+    if program is None and (getattr(sys, "frozen", False) or not sys.executable):  # a frozen program would start itself again
+        raise ToolError("Searching without ripgrep needs a Python interpreter, which a frozen program has not: install ripgrep (rg)")
     try:
         argv = worker_command(query) if program is None else ripgrep_command(program, query, prefilter)
         control = Control()
@@ -203,6 +205,8 @@ def _check_worker(query: Query, search: _Search) -> None:
         compile_pattern(query.pattern, literal=query.literal, ignore_case=query.ignore_case)
     except re.error as error:
         raise ToolError(f"The pattern is no valid regular expression: {error}. Use literal=true to search for it as plain text") from None
+    if search.ended.seconds >= MAX_CPU_SECONDS:
+        raise ToolError("The search took too long and was ended: use a simpler pattern, or a narrower path or glob")
     message = search.collector.errors.decode("utf-8", "replace").strip().splitlines()
     raise ToolError(f"The search failed with {sys.executable} (code {search.ended.exit_code}): {message[-1] if message else 'no message'}")
 
