@@ -190,8 +190,11 @@ class Scripted:
             await _offer_payload(request)
         message = reply if isinstance(reply, AssistantMessage) else None
         plan = _of_message(message) if message is not None else cast(Reply, reply)
-        async with abort_scope(options.signal):
-            await asyncio.sleep(plan.delay)
+        if plan.delay or not plan.blocks:
+            async with abort_scope(options.signal):
+                await asyncio.sleep(plan.delay)
+        elif options.signal is not None:
+            options.signal.raise_if_aborted()
         if options.on_response is not None:
             seen = options.on_response(ResponseInfo(status=(plan.failure and plan.failure.status) or 200, headers={}), request.model)
             if inspect.isawaitable(seen):
