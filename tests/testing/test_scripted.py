@@ -91,6 +91,8 @@ async def test_calls_take_text_ids_and_any_arguments():
     assert '{"path": "a' in broken.arguments_error
     with pytest.raises(TypeError, match="not both"):
         call("a", "{}", x=1)
+    with pytest.raises(TypeError, match=r"join replies with \+"):
+        calls(text("a"))  # pyright: ignore[reportArgumentType] - the mistake
 
 
 async def test_the_same_reply_used_twice_has_distinct_ids():

@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 import pytest
 
 from laneway.abort import AbortController
+from laneway.agent import Agent
 from laneway.errors import ToolError
-from laneway.messages import TextContent, ToolCall, ToolResult
+from laneway.messages import AssistantMessage, TextContent, ToolCall, ToolResult, ToolResultMessage
+from laneway.testing import Scripted, call, calls, provider_ready, text
 from laneway.tools import AgentTool, ToolRun, tool
 from laneway.tools._validate import validate_arguments
 from laneway.tools.base import set_current_host
@@ -490,6 +492,32 @@ async def test_exceptions_are_the_tools_own():
         await run(fails, {"how": "exit"})
     with pytest.raises(ToolError, match="exit status 4"):
         await run(exits)
+
+
+# ---------------------------------------------------------------------------------------------------- in an agent
+
+
+async def test_an_agent_runs_declared_tools():
+    """T-06, T-07, T-08, B15: coerced arguments, a refusal that the model reads, a legacy shape, progress from a thread."""
+
+    @tool(prepare_arguments=lambda args: {"n": args["number"]} if "number" in args else args)
+    def count(n: int, run: ToolRun) -> dict[str, int]:
+        """Count to n."""
+        run.report(f"counting to {n}")
+        return {"counted": n}
+
+    script = Scripted([calls(call("count", n="3"), call("count", number=4), call("count", n="x")), text("done")])
+    agent = Agent(model=script.model, tools=[count], stream_fn=script.stream_fn)
+    seen: list[Any] = []
+    agent.subscribe(lambda event, _: seen.append(event) if event.type == "tool_execution_update" else None)
+    messages = await agent.prompt("go")
+    results = [message for message in messages if isinstance(message, ToolResultMessage)]
+    assert [(result.is_error, result.details) for result in results] == [(False, {"counted": 3}), (False, {"counted": 4}), (True, None)]
+    assert 'Validation failed for tool "count"' in text_of(ToolResult(content=results[2].content))
+    assert [event.partial_result.content[0].text for event in seen] == ["counting to 3", "counting to 4"]
+    assert script.requests[0].tools == [count.declaration]
+    assert [c.arguments for m in messages if isinstance(m, AssistantMessage) for c in m.tool_calls] == [{"n": "3"}, {"number": 4}, {"n": "x"}]
+    assert provider_ready(script.requests[1].messages) == []
 
 
 # ---------------------------------------------------------------------------------------------------- what cannot be a tool

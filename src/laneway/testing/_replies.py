@@ -126,6 +126,8 @@ def calls(
     gate: asyncio.Event | None = None,
 ) -> Reply:
     """Say `text`, if any, then call several tools."""
+    if not all(isinstance(item, Call) for item in tool_calls):
+        raise TypeError("calls() takes what call(...) returns; join replies with +")
     said = (TextContent(text=text),) if text else ()
     return Reply(blocks=(*said, *tool_calls), usage=usage, delay=delay, delta_size=delta_size, gate=gate)
 
