@@ -80,6 +80,10 @@ class SessionRepo(ABC):
         chosen.sort(key=lambda info: (info.updated_at, info.id), reverse=True)
         return chosen[:limit]
 
+    async def exists(self, id: str) -> bool:
+        """Whether there is a session with this id, readable or not."""
+        return is_session_id(id) and await self._exists(id)
+
     async def delete(self, id: str) -> None:
         """Delete a session for good.
 
