@@ -39,7 +39,7 @@ class Subscriber:
     """One listener and what it has not seen yet."""
 
     __slots__ = (
-        "_bus", "_done", "_done_waiters", "_failing", "_listener", "_told", "_worker", "held", "lagging", "name", "overflow", "queue", "stale",
+        "_bus", "_done", "_done_waiters", "_listener", "_told", "_worker", "held", "lagging", "name", "overflow", "queue", "stale",
         "wanted",
     )  # fmt: skip
 
@@ -52,7 +52,6 @@ class Subscriber:
         self._told = self._done = 0
         self._done_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._worker: asyncio.Task[None] | None = None
-        self._failing = False
 
     def attach(self, listener: Listener) -> None:
         """Name the listener of a subscriber that was made without one, and let it have what was buffered."""
@@ -101,31 +100,33 @@ class Subscriber:
                 try:
                     result = listener(event)
                 except Exception as error:
-                    self._failed(error)
+                    self._failed(event, error)
                 else:
                     if hasattr(result, "__await__"):
-                        self._start(cast("Awaitable[object]", result))
+                        self._start(event, cast("Awaitable[object]", result))
                         return
                 self._seen()
         elif self.queue:
-            self._start(None)
+            self._start(None, None)
 
-    def _start(self, first: Awaitable[object] | None) -> None:
-        self._worker = asyncio.get_running_loop().create_task(self._work(first), name=f"laneway listener {self.name}")
+    def _start(self, event: HarnessEvent | None, first: Awaitable[object] | None) -> None:
+        self._worker = asyncio.get_running_loop().create_task(self._work(event, first), name=f"laneway listener {self.name}")
 
-    async def _work(self, first: Awaitable[object] | None) -> None:
+    async def _work(self, event: HarnessEvent | None, result: Awaitable[object] | object) -> None:
         _inside.set(True)
         listener = self._listener
         assert listener is not None
         try:
-            while first is not None or self.queue:
+            while event is not None or self.queue:
                 try:
-                    result = listener(self.queue.popleft()) if first is None else first
-                    first = None
+                    if event is None:
+                        event = self.queue.popleft()
+                        result = listener(event)
                     if hasattr(result, "__await__"):
                         await cast("Awaitable[object]", result)
                 except Exception as error:
-                    self._failed(error)
+                    self._failed(event, error)
+                event = None
                 self._seen()
             self.lagging = False
         finally:
@@ -138,14 +139,10 @@ class Subscriber:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, event: HarnessEvent | None, error: Exception) -> None:
         logger.warning("a listener for %s raised", self.name, exc_info=error)
-        if not self._failing:  # an error in a handler_error listener goes no further
-            self._failing = True
-            try:
-                self._bus.report("event", self.name, describe(error))
-            finally:
-                self._failing = False
+        if not isinstance(event, HandlerError):  # an error about an error goes no further
+            self._bus.report("event", self.name, describe(error))
 
     @property
     def behind(self) -> bool:

@@ -392,10 +392,14 @@ class Line:
             HarnessClosed, HarnessFault: the harness stopped instead.
         """
         self.runtime.check()
+        await self.waiter()
+        self.runtime.check()
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Return a future that is set when the lane's state, or its drive, changes, or the harness stops."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        await waiter
-        self.runtime.check()
+        return waiter
 
     def _wake(self) -> None:
         if self._waiters:

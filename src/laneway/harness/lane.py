@@ -39,13 +39,14 @@ from laneway.harness.results import (
     Waiting,
 )
 from laneway.harness.state import Lane, LaneConfiguration, ModelRef
+from laneway.llm.base import THINKING_LEVELS, ThinkingLevel
 from laneway.messages import AgentMessage, ImageContent, Usage
 from laneway.session._mutation import Mutation
 from laneway.storage.base import BranchScan, Entry, EntryType, InsertUsage, ScanOrder, UsageRow
 
 if TYPE_CHECKING:
     from laneway.harness._line import Line
-    from laneway.llm.base import Model, ThinkingLevel
+    from laneway.llm.base import Model
 
 T = TypeVar("T")
 Input: TypeAlias = "str | AgentMessage | list[AgentMessage]"
@@ -282,8 +283,10 @@ class AgentLane:
         return self._line.state.configuration.thinking_level
 
     async def set_thinking_level(self, level: ThinkingLevel) -> None:
-        """Think that much from the next step on."""
-        await self._configure("thinking_level", msgspec.convert(level, _ThinkingLevel))
+        """Think that much from the next step on. Raises ValueError if there is no such level."""
+        if level not in THINKING_LEVELS:
+            raise ValueError(f"there is no thinking level {level!r}; the levels are {', '.join(THINKING_LEVELS)}")
+        await self._configure("thinking_level", level)
 
     async def get_active_tools(self) -> list[str] | None:
         """Return the names of the tools that the lane may call; None: all that the process has."""
@@ -346,9 +349,6 @@ class AgentLane:
         operation = self._line.state.operation
         if operation is not None and inside(operation.id):
             raise WouldDeadlock(f"lane {self.name!r} cannot become idle for a call from inside its own operation (a tool, a hook or a listener)")
-
-
-_ThinkingLevel: Any = LaneConfiguration.__annotations__["thinking_level"]
 
 
 def _model_ref(model: Model | ModelRef | str) -> ModelRef:

@@ -172,13 +172,10 @@ class _Work:
 
     async def _wait(self) -> None:
         waiting: list[asyncio.Future[None]] = list(self.running.values())
-        changed = None
-        if (batch := self.batch) is not None and any(isinstance(call, SuspendedCall) for call in batch.calls):
-            changed = asyncio.ensure_future(self.drive.line.changed())
-            waiting.append(changed)
+        batch = self.batch
+        if self.drive.gate.state == "open" and batch is not None and any(isinstance(call, SuspendedCall) for call in batch.calls):
+            waiting.append(self.drive.line.waiter())  # a decision may come meanwhile
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if changed is not None and not changed.done():
-            changed.cancel()
         for key, task in list(self.running.items()):
             if task.done():
                 del self.running[key]
