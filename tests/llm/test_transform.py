@@ -152,11 +152,11 @@ def test_the_mapping_is_the_same_in_every_process() -> None:
     """Decision 15: no hash seed, no clock, no counter is in it."""
     program = "from laneway.llm._transform import IdPolicy; print(IdPolicy().fit('call_abc|fc_def'))"
     seen = {
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}).stdout.strip()
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONb66a2e79SEED": seed}).stdout.strip()
         for seed in ("1", "2")
     }
     assert seen == {IdPolicy().fit("call_abc|fc_def")}
-    assert short_hash("a") == "wzvc46lp"
+    assert short_hash("a") == "b66a2e79"
 
 
 def test_ids_that_share_the_part_before_the_bar_stay_distinct() -> None:

@@ -18,8 +18,9 @@ from laneway.events import AssistantEvent
 from laneway.llm._errors import read_error_body, redact
 from laneway.llm._http import HttpRequest, HttpStream, illegal_header, merge_headers, open_stream
 from laneway.llm._sse import SseDecoder, SseEvent, SseTooLarge
+from laneway.llm._transform import encode_body
 from laneway.llm._writer import StreamWriter
-from laneway.llm.base import AssistantStream, Model, ProviderFailure, StreamOptions, encode_json
+from laneway.llm.base import AssistantStream, Model, ProviderFailure, StreamOptions
 
 DRAIN_SECONDS = 0.2
 """How long the end of a response is waited for after its last event, so that the connection can be used again."""
@@ -67,7 +68,7 @@ async def _events(model: Model, options: StreamOptions, writer: StreamWriter, pr
         options.signal.raise_if_aborted()
     prepared = prepare()
     body = await _final_body(prepared.body, model, options)
-    request = make_request(model, options, prepared, encode_json(body))
+    request = make_request(model, options, prepared, encode_body(body))
     async with open_stream(request, options) as response:
         if options.on_response is not None:
             await _maybe_await(options.on_response(response.info, model))

@@ -9,15 +9,15 @@ cost of what is new; a wire gives it a `Converter` that writes the wire's own it
 from __future__ import annotations
 
 import re
-from base64 import b32encode
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from hashlib import blake2s
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from laneway.llm.base import Model
+from laneway.llm.base import Model, encode_json
 from laneway.messages import (
     AgentMessage,
     AssistantContent,
@@ -45,9 +45,9 @@ from laneway.transcript import (
 )
 
 __all__ = [
-    "IMAGE_PLACEHOLDER", "Converter", "IdPolicy", "OutgoingConversation", "ToolPlan", "collapse_system_messages", "convert_cached",
-    "current_system_message", "current_system_prompt", "current_tools", "legal_tool_name", "normalise", "plan_tools", "render_system",
-    "render_system_update", "same_model", "short_hash", "split_system", "tool_name_map", "transform",
+    "IMAGE_PLACEHOLDER", "Converter", "IdPolicy", "OutgoingConversation", "ToolPlan", "WireItems", "collapse_system_messages", "convert_cached",
+    "current_system_message", "current_system_prompt", "current_tools", "encode_body", "legal_tool_name", "normalise", "plan_tools", "render_system",
+    "render_system_update", "same_model", "short_hash", "split_system", "system_messages", "tool_name_map", "transform",
 ]  # fmt: skip
 
 IMAGE_PLACEHOLDER = "(an image was here; this model cannot see images)"
@@ -62,9 +62,8 @@ def same_model(message: AssistantMessage, model: Model) -> bool:
 
 
 def short_hash(text: str, length: int = 8, *, salt: int = 0) -> str:
-    """Return `length` characters (a-z, 2-7; at most 52) that depend on `text` alone, in every process and for ever."""
-    digest = blake2s(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).digest()
-    return b32encode(digest).decode().rstrip("=").lower()[:length]
+    """Return `length` hexadecimal digits (at most 64) that depend on `text` and `salt` alone, in every process and for ever."""
+    return blake2s(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
 class IdPolicy(Struct, kw_only=True, frozen=True):
@@ -165,10 +164,11 @@ class _Handoff:
         return other
 
     def apply(self, message: Message) -> Message:
-        if isinstance(message, AssistantMessage):
-            return self._assistant(message)
-        if isinstance(message, ToolResultMessage):
-            return self._result(message)
+        kind = type(message)
+        if kind is AssistantMessage:
+            return self._assistant(cast(AssistantMessage, message))
+        if kind is ToolResultMessage:
+            return self._result(cast(ToolResultMessage, message))
         if isinstance(message, UserMessage) and not self._vision and isinstance(message.content, list):
             return _without_images(message)
         return message
@@ -239,6 +239,11 @@ def split_system(messages: Sequence[Message]) -> tuple[SystemMessage | None, lis
     return current_system_message(messages[:head]), list(messages[head:])
 
 
+def system_messages(messages: Sequence[Message]) -> list[SystemMessage]:
+    """Return the system messages, which is all that the replay of prompt and tools looks at."""
+    return [message for message in messages if type(message) is SystemMessage]
+
+
 class ToolPlan(Struct, kw_only=True, frozen=True):
     """Where a provider learns of the tools: `declared` at the top of the request, `added` and `removed` at system messages (by their index).
 
@@ -295,11 +300,89 @@ def _fold_up_to(messages: Sequence[Message]) -> int:
 Item = TypeVar("Item")
 
 
+class WireItems(list[Item]):
+    """A wire's items of one conversation: a list like any other, which `encode_body` writes without encoding again what has not changed.
+
+    `lead` items come first that are new in each request (a system prompt), then those whose JSON is kept. Do not change an item in
+    place; `with_lead` and `with_item` return changed copies.
+    """
+
+    __slots__ = ("_kept", "_lead", "_size")
+
+    def __init__(self, items: Iterable[Item] = (), kept: _KeptJson | None = None, lead: int = 0) -> None:
+        super().__init__(items)
+        self._kept = kept or _KeptJson()
+        self._size = (self._kept.count, len(self._kept.json))
+        self._lead = lead
+
+    def with_lead(self, *items: Item) -> WireItems[Item]:
+        """Return the items with others before them."""
+        return self._like([*items, *self], self._lead + len(items))
+
+    def with_item(self, index: int, item: Item) -> list[Item]:
+        """Return the items with one replaced; what is kept stays kept if it is not touched by that."""
+        changed = list(self)
+        changed[index] = item
+        index %= len(changed)
+        return changed if self._lead <= index < self._lead + self._size[0] else self._like(changed, self._lead)
+
+    def _like(self, items: list[Item], lead: int) -> WireItems[Item]:
+        other = WireItems(items, self._kept, lead)
+        other._size = self._size
+        return other
+
+    def to_json(self) -> bytes:
+        """Return the JSON array."""
+        count, size = self._size
+        after = self._lead + count
+        parts = [encode_json(item) for item in self[: self._lead]]
+        if size:
+            parts.append(bytes(self._kept.json[:size]))
+        if len(self) > after:
+            parts.append(encode_json(list(self[after:]))[1:-1])
+        return b"[%s]" % b",".join(parts)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Item]:
+        return [deepcopy(item, memo) for item in self]
+
+
+class _KeptJson:
+    """The JSON of the first `count` items, separated by commas; it only ever grows."""
+
+    __slots__ = ("count", "json")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.json = bytearray()
+
+    def extend(self, items: Sequence[Any]) -> None:
+        """Take the items beyond `count`."""
+        new = items[self.count :]
+        if new:
+            if self.json:
+                self.json += b","
+            self.json += encode_json(list(new))[1:-1]
+            self.count = len(items)
+
+
+def encode_body(body: dict[str, Any]) -> bytes:
+    """Encode a request body like `encode_json`, at the cost of what is new in its `WireItems`."""
+    import msgspec
+
+    kept = {key: msgspec.Raw(value.to_json()) for key, value in body.items() if isinstance(value, WireItems)}
+    return encode_json({**body, **kept}) if kept else encode_json(body)
+
+
 class Converter(Protocol[Item]):
     """Writes a wire's items (its messages). It is fed messages in order and never changes an item that it has finished.
 
     `copy()` is made just before an assistant message, so state that only lives between a response and the next one needs no copying.
     """
+
+    @property
+    def items(self) -> list[Item]:
+        """The items that are finished. What is held back (images that wait for the last result, say) is not among them."""
+        ...
 
     def add(self, message: Message) -> None:
         """Take the next message."""
@@ -317,40 +400,42 @@ class Converter(Protocol[Item]):
 class OutgoingConversation(Generic[Item]):
     """One conversation as one wire sends it. Asked again for a longer transcript, it looks only at what is new.
 
-    Everything before the last response can no longer change and is kept; the rest is converted anew each time.
+    Everything before the last response can no longer change and is kept, as items and as JSON; the rest is converted anew each time.
     """
 
     def __init__(self, model: Model, ids: IdPolicy, converter: Converter[Item]) -> None:
         self._projection = Projection()
         self._handoff = _Handoff(model, _Ids(ids))
         self._converter = converter
+        self._kept = _KeptJson()
         self._seen: list[AgentMessage] = []
-        self._settled: list[Message] = []
+        self._settled = 0
 
     def begins(self, messages: Sequence[AgentMessage]) -> bool:
         """Whether what was converted so far is a beginning of `messages`."""
         return len(self._seen) <= len(messages) and messages[: len(self._seen)] == self._seen
 
-    def items(self, messages: list[AgentMessage]) -> list[Item]:
-        """Return the wire's items for the whole transcript."""
+    def items(self, messages: list[AgentMessage]) -> WireItems[Item]:
+        """Return the wire's items for the whole transcript, of which `begins` is true."""
         self._seen = messages
         normal = self._projection.project(messages)
-        start = len(self._settled)
+        start = self._settled
         settled = max((i for i in range(start, len(normal)) if isinstance(normal[i], AssistantMessage)), default=start)
         for message in normal[start:settled]:
             self._converter.add(self._handoff.apply(message))
-        self._settled = normal[:settled]
+        self._settled = settled
+        self._kept.extend(self._converter.items)
         handoff, converter = self._handoff.copy(), self._converter.copy()
         for message in normal[settled:]:
             converter.add(handoff.apply(message))
-        return converter.finish()
+        return WireItems(converter.finish(), self._kept)
 
 
 _CACHE_SIZE = 16
 _cache: list[tuple[Any, OutgoingConversation[Any]]] = []
 
 
-def convert_cached(key: Any, messages: Sequence[AgentMessage], make: Callable[[], OutgoingConversation[Item]]) -> list[Item]:
+def convert_cached(key: Any, messages: Sequence[AgentMessage], make: Callable[[], OutgoingConversation[Item]]) -> WireItems[Item]:
     """Return the wire's items for `messages`, from the few conversations remembered if one of them begins the same.
 
     `key` must be equal for two requests exactly if they convert alike (the model, the wire's quirks). The items are shared between
@@ -368,7 +453,7 @@ def convert_cached(key: Any, messages: Sequence[AgentMessage], make: Callable[[]
             break
     if found is None:
         found = make()
-    items = cast("list[Item]", found.items(taken))
+    items = found.items(taken)
     _cache.append((key, found))
     del _cache[:-_CACHE_SIZE]
     return items

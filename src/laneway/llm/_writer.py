@@ -139,13 +139,14 @@ class StreamWriter:
     `response_id`, … as it learns them, then calls `done()` or raises. `fallback` is what `AssistantStream` needs.
     """
 
-    __slots__ = ("_force", "events", "partial")
+    __slots__ = ("_blocks", "_force", "events", "partial")
 
     def __init__(self, model: Model, *, timestamp: int | None = None, thinking_level: str | None = None) -> None:
         self.partial = PartialMessage(
             content=[], api=model.api, provider=model.provider, model=model.id, usage=_NO_USAGE, stop_reason="pending",
             thinking_level=thinking_level, timestamp=now_ms() if timestamp is None else timestamp,
         )  # fmt: skip
+        self._blocks = self.partial.blocks
         self.events: list[AssistantEvent] = []
         self._force = msgspec.structs.force_setattr
 
@@ -188,7 +189,7 @@ class StreamWriter:
 
     def text(self, index: int, delta: str) -> None:
         """Append to an open text or thinking block."""
-        block: _Text = self.partial.blocks[index]
+        block: _Text = self._blocks[index]
         block.parts.append(delta)
         self.events.append((ThinkingDelta if block.thinking else TextDelta)(content_index=index, delta=delta, partial=self.partial))
 
@@ -213,7 +214,7 @@ class StreamWriter:
 
     def arguments(self, index: int, delta: str) -> None:
         """Append to the arguments' JSON text of an open call."""
-        block: _Call = self.partial.blocks[index]
+        block: _Call = self._blocks[index]
         block.parts.append(delta)
         block.size += len(delta)
         self.events.append(ToolCallDelta(content_index=index, delta=delta, partial=self.partial))

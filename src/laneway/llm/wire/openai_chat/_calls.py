@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
 
 from laneway.llm._partial_json import parse_arguments
 from laneway.llm._transform import short_hash
 from laneway.llm._writer import StreamWriter
-from laneway.llm.wire.openai_chat._messages import compact_json
+from laneway.llm.wire.openai_chat._chunks import CallPiece, FunctionPiece
 
 _NO_ID = ("", "null", "none")
+_NOTHING = FunctionPiece()
 
 
 class _Slot:
     """One call of the response. `shadow` is the text of a second call under the same id, which may be a mere repetition."""
 
-    __slots__ = ("block", "given_id", "last", "name", "repeats_name", "shadow", "size")
+    __slots__ = ("block", "given_id", "last", "name", "repeats_name", "shadow")
 
     def __init__(self, block: int, given_id: str, name: str) -> None:
         self.block = block
         self.given_id = given_id
         self.name = name
-        self.size = 0
-        self.last = ""  # the last character of the arguments that is not blank
+        self.last = ""  # the last piece of the arguments
         self.repeats_name = False
         self.shadow: list[str] | None = None
 
@@ -43,20 +42,16 @@ class CallAssembler:
         self._shadowed: set[int] = set()  # indexes whose fragments repeat a call under its id
         self._ids: set[str] = set()
 
-    def take(self, fragments: Sequence[dict[str, Any]], join: Callable[[int, str], str] | None = None) -> None:
-        """Take the fragments of one chunk, in order; `join(block, delta)` mends characters that were cut in two."""
+    def take(self, pieces: Sequence[CallPiece], join: Callable[[int, str], str] | None = None) -> None:
+        """Take the pieces of one chunk, in order; `join(block, delta)` mends characters that were cut in two."""
         fresh: list[_Slot] = []
-        for fragment in fragments:
-            function = _object(fragment.get("function"))
-            raw, name = function.get("arguments"), function.get("name")
-            delta = raw if isinstance(raw, str) else "" if raw is None else compact_json(raw)
-            index, given_id = _integer(fragment.get("index")), fragment.get("id")
-            if index is not None and not given_id and not name:
-                slot = self._by_index.get(index)  # the common case: one more piece of a known call
-                if slot is not None and index not in self._shadowed:
-                    self._append(slot, delta, join)
-                    continue
-            self._take_labelled(index, _identifier(given_id), name.strip() if isinstance(name, str) else "", delta, fresh, join)
+        for piece in pieces:
+            function = piece.function or _NOTHING
+            index, delta = piece.index, function.arguments or ""
+            if index is not None and not piece.id and not function.name and index in self._by_index and not self._shadowed:
+                self._append(self._by_index[index], delta, join)  # by far the most common: one more piece of a known call
+            else:
+                self._take_labelled(index, _identifier(piece.id), (function.name or "").strip(), delta, fresh, join)
 
     def _take_labelled(
         self, index: int | None, given_id: str, name: str, delta: str, fresh: list[_Slot], join: Callable[[int, str], str] | None
@@ -106,7 +101,7 @@ class CallAssembler:
         return False
 
     def _is_complete(self, slot: _Slot) -> bool:
-        return slot.last == "}" and parse_arguments(self._writer.arguments_text(slot.block))[1] is None
+        return slot.last.rstrip().endswith("}") and parse_arguments(self._writer.arguments_text(slot.block))[1] is None
 
     def _open(self, given_id: str, name: str) -> _Slot:
         call_id = given_id if given_id and given_id not in self._ids else self._generate(name)
@@ -134,9 +129,7 @@ class CallAssembler:
         if join is not None:
             delta = join(slot.block, delta)
         self._writer.arguments(slot.block, delta)
-        tail = delta.rstrip()
-        if tail:
-            slot.last = tail[-1]
+        slot.last = delta or slot.last
 
     def finish(self) -> int:
         """Settle calls that came twice under one id and return how many calls there are."""
@@ -152,18 +145,6 @@ class CallAssembler:
         return len(self._slots)
 
 
-def _identifier(value: Any) -> str:
-    text = "" if value is None or isinstance(value, (dict, list)) else str(value).strip()
+def _identifier(value: str | None) -> str:
+    text = (value or "").strip()
     return "" if text.lower() in _NO_ID else text
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _integer(value: Any) -> int | None:
-    if type(value) is int and value >= 0:
-        return value
-    if isinstance(value, str) and value.isdigit():
-        return int(value)
-    return int(value) if isinstance(value, float) and 0 <= value < 1e9 else None

@@ -9,7 +9,23 @@ from msgspec import Struct
 
 from laneway.llm._usage import count, make_usage, with_billed_cost
 from laneway.llm.base import Model
+from laneway.llm.wire.openai_chat._messages import compact_json
 from laneway.messages import Usage
+
+
+class FunctionPiece(Struct):
+    """A piece of a call's name and arguments."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallPiece(Struct):
+    """A piece of a tool call, as `CallAssembler` takes it."""
+
+    index: int | None = None
+    id: str | None = None
+    function: FunctionPiece | None = None
 
 
 class Delta(Struct):
@@ -20,8 +36,8 @@ class Delta(Struct):
     reasoning: str | None = None
     reasoning_text: str | None = None
     refusal: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    function_call: dict[str, Any] | None = None
+    tool_calls: list[CallPiece] | None = None
+    function_call: FunctionPiece | None = None
     reasoning_details: list[dict[str, Any]] | None = None
 
 
@@ -85,10 +101,31 @@ def _delta(value: dict[str, Any]) -> Delta:
         reasoning=_str(value.get("reasoning")),
         reasoning_text=_str(value.get("reasoning_text")),
         refusal=_str(value.get("refusal")),
-        tool_calls=_dicts(value.get("tool_calls")) or None,
-        function_call=_dict(value.get("function_call")),
+        tool_calls=[_call(call) for call in _dicts(value.get("tool_calls"))] or None,
+        function_call=_function(value["function_call"]) if value.get("function_call") else None,
         reasoning_details=_dicts(value.get("reasoning_details")) or None,
     )
+
+
+def _call(value: dict[str, Any]) -> CallPiece:
+    call_id = value.get("id")
+    return CallPiece(
+        index=_index(value.get("index")), id=str(call_id) if isinstance(call_id, (str, int)) else None, function=_function(value.get("function"))
+    )
+
+
+def _index(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value[:9])
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _function(value: Any) -> FunctionPiece:
+    """Make a piece of a function call; arguments that are an object instead of its text are written as text."""
+    fields = _dict(value) or {}
+    arguments = fields.get("arguments")
+    text = arguments if arguments is None or isinstance(arguments, str) else compact_json(arguments)
+    return FunctionPiece(name=_str(fields.get("name")), arguments=text)
 
 
 def _part_text(part: dict[str, Any]) -> str:

@@ -88,11 +88,11 @@ def compact_json(value: Any) -> str:
 class MessageConverter:
     """Writes chat messages. Images of tool results wait until all results of the run are written (a tool message takes only text)."""
 
-    __slots__ = ("_images", "_items", "_role", "_style", "_systems")
+    __slots__ = ("_images", "_role", "_style", "_systems", "items")
 
     def __init__(self, style: MessageStyle) -> None:
         self._style = style
-        self._items: list[dict[str, Any]] = []
+        self.items: list[dict[str, Any]] = []
         self._images: list[dict[str, Any]] = []
         self._systems = 0
         self._role = ""  # of the last message written
@@ -100,7 +100,7 @@ class MessageConverter:
     def copy(self) -> MessageConverter:
         """Return a converter that goes on from here."""
         other = MessageConverter(self._style)
-        other._items = list(self._items)
+        other.items = list(self.items)
         other._images = list(self._images)
         other._systems = self._systems
         other._role = self._role
@@ -109,7 +109,7 @@ class MessageConverter:
     def finish(self) -> list[dict[str, Any]]:
         """Return all messages."""
         self._flush_images()
-        return self._items
+        return self.items
 
     def add(self, message: Message) -> None:
         """Write the next message."""
@@ -126,8 +126,8 @@ class MessageConverter:
 
     def _write(self, item: dict[str, Any]) -> None:
         if self._style.filler_after_result and self._role == "tool" and item["role"] == "user":
-            self._items.append({"role": "assistant", "content": _FILLER})
-        self._items.append(item)
+            self.items.append({"role": "assistant", "content": _FILLER})
+        self.items.append(item)
         self._role = item["role"]
 
     # -- system

@@ -5,7 +5,7 @@ from __future__ import annotations
 from laneway.llm._client import Prepared, stream_events
 from laneway.llm._http import is_local
 from laneway.llm._thinking import requested_level
-from laneway.llm._transform import tool_name_map
+from laneway.llm._transform import system_messages, tool_name_map
 from laneway.llm._writer import StreamWriter
 from laneway.llm.base import AssistantStream, Model, ProviderFailure, StreamOptions, Transcript
 from laneway.llm.wire.openai_chat.compat import ChatCompat, find_profile, resolve_compat
@@ -22,7 +22,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
 
     def prepare() -> Prepared:
         compat = resolve_compat(model)
-        names = tool_name_map(current_tools(taken.messages))
+        names = tool_name_map(current_tools(system_messages(taken.messages)))
         return Prepared(
             url=f"{_base_url(model)}/chat/completions",
             body=encode(model, taken, options),

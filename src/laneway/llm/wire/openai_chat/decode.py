@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -13,7 +13,7 @@ from laneway.llm._lenient import HalfPairs, lenient_json
 from laneway.llm._writer import StreamWriter
 from laneway.llm.base import Model, ProviderFailure
 from laneway.llm.wire.openai_chat._calls import CallAssembler
-from laneway.llm.wire.openai_chat._chunks import Choice, Chunk, Delta, HeadChunk, chunk_from, decode_chunk, decode_head, read_usage
+from laneway.llm.wire.openai_chat._chunks import CallPiece, Chunk, Delta, HeadChunk, chunk_from, decode_chunk, decode_head, read_usage
 from laneway.llm.wire.openai_chat._details import ReasoningDetails
 from laneway.llm.wire.openai_chat._messages import REASONING_FIELDS, compact_json
 from laneway.llm.wire.openai_chat.compat import ChatCompat
@@ -54,10 +54,10 @@ class Decoder:
         self._details = ReasoningDetails()
         self._calls = CallAssembler(writer, names or {})
         self._halves = HalfPairs()
-        self._mend = False  # whether this chunk may hold halves of characters
+        self._mend = False  # whether a delta may hold half a character, or wait for one
         self._reason: str | None = None
         self._done = False
-        self._decode: Any = decode_head
+        self._decode: Callable[[bytes], Chunk] = self._decode_first
 
     @property
     def complete(self) -> bool:
@@ -77,15 +77,23 @@ class Decoder:
             chunk = self._decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             chunk = self._read_leniently(data)
-        if chunk.choices:
-            self._take_choice(chunk.choices[0], chunk)
-        elif chunk.error is None and chunk.usage is None:
-            self._look_for_error(data, event)
-        if chunk.usage is not None:
-            self._take_usage(chunk.usage)
-        if chunk.error is not None:
-            raise event_failure({"error": chunk.error}, provider=self._model.provider)
-        return self.writer.take()
+        choices = chunk.choices
+        if choices:  # what follows runs once per delta: it is written to be cheap
+            choice = choices[0]
+            delta = choice.delta or choice.message
+            if delta is not None:
+                self._take_delta(delta)
+            if choice.finish_reason is not None:
+                self._reason = choice.finish_reason
+            if choice.usage is not None:
+                self._take_usage(choice.usage)
+        if chunk.usage is not None or chunk.error is not None or not choices:
+            self._take_rest(chunk, data, event)
+        if self._mend:
+            self._mend = self._halves.pending
+        writer = self.writer
+        events, writer.events = writer.events, []
+        return events
 
     def finish(self) -> list[AssistantEvent]:
         """End the response: no more data comes.
@@ -122,20 +130,15 @@ class Decoder:
 
     # -- parts of a chunk
 
-    def _take_choice(self, choice: Choice, chunk: Chunk) -> None:
-        if self._decode is decode_head:
-            self._take_head(chunk)
-        delta = choice.delta or choice.message
-        if delta is not None:
-            self._take_delta(delta)
-        if choice.finish_reason is not None:
-            self._reason = choice.finish_reason
-        if choice.usage is not None and chunk.usage is None:
-            self._take_usage(choice.usage)
+    def _decode_first(self, data: bytes) -> Chunk:
+        chunk = decode_head(data)
+        self._take_head(chunk)
+        return chunk
 
-    def _take_head(self, chunk: Chunk) -> None:
-        self._decode = decode_chunk
-        if isinstance(chunk, HeadChunk):
+    def _take_head(self, chunk: HeadChunk) -> None:
+        """Learn who answers from the first chunk that says something; later ones are decoded without that."""
+        if chunk.choices:
+            self._decode = decode_chunk
             self.writer.set(response_id=chunk.id or None, response_model=chunk.model if chunk.model not in (None, "", self._model.id) else None)
 
     def _take_delta(self, delta: Delta) -> None:
@@ -147,28 +150,26 @@ class Decoder:
         if delta.reasoning_details:
             self._take_details(delta.reasoning_details, silent=bool(reasoning))
         if delta.content:
-            self._say(delta.content)
+            if self._text is None or self._mend:
+                self._say(delta.content)
+            else:
+                self.writer.text(self._text, delta.content)
+        if delta.tool_calls:
+            self._calls.take(delta.tool_calls, self._halves.join if self._mend else None)
         if delta.refusal:
             self._say(delta.refusal)
-        if delta.tool_calls:
-            self._calls.take(delta.tool_calls, self._halves.join if self._mend or self._halves.pending else None)
-        elif delta.function_call:
-            self._calls.take([{"index": 0, "function": delta.function_call}])
-        self._mend = False
+        if delta.function_call:
+            self._calls.take([CallPiece(index=0, function=delta.function_call)])
 
     def _say(self, text: str) -> None:
         if self._text is None:
             self._text = self.writer.open_text()
-        if self._mend or self._halves.pending:
-            text = self._halves.join(self._text, text)
-        self.writer.text(self._text, text)
+        self.writer.text(self._text, self._halves.join(self._text, text) if self._mend else text)
 
     def _think(self, text: str) -> None:
         if self._thinking is None:
             self._thinking = self.writer.open_thinking()
-        if self._mend or self._halves.pending:
-            text = self._halves.join(self._thinking, text)
-        self.writer.text(self._thinking, text)
+        self.writer.text(self._thinking, self._halves.join(self._thinking, text) if self._mend else text)
 
     def _take_details(self, details: list[dict[str, Any]], *, silent: bool) -> None:
         """Collect structured reasoning. `silent`: the same text came as plain reasoning already."""
@@ -183,7 +184,15 @@ class Decoder:
         """Take the token counts; a later report replaces an earlier one."""
         self.writer.set(usage=read_usage(self._model, raw))
 
-    # -- what the typed decoder refuses
+    # -- what is no plain delta
+
+    def _take_rest(self, chunk: Chunk, data: bytes, event: str) -> None:
+        if chunk.usage is not None:
+            self._take_usage(chunk.usage)
+        if chunk.error is not None:
+            raise event_failure({"error": chunk.error}, provider=self._model.provider)
+        if not chunk.choices and chunk.usage is None:
+            self._look_for_error(data, event)
 
     def _look_for_error(self, data: bytes, event: str) -> None:
         """Find an error in an event that has neither choices nor usage: servers have several shapes for it."""
@@ -197,9 +206,13 @@ class Decoder:
             raise event_failure(value, provider=self._model.provider)
 
     def _read_leniently(self, data: bytes) -> Chunk:
+        """Read what the typed decoder refuses; deltas may hold half a character then."""
         value = lenient_json(data, provider=self._model.provider)
         self._mend = True
-        if isinstance(value, dict):
-            return chunk_from(cast("dict[str, Any]", value))
-        self.writer.note(f"an event that is no object was ignored: {str(value)[:100]}")
-        return HeadChunk()
+        if not isinstance(value, dict):
+            self.writer.note(f"an event that is no object was ignored: {str(value)[:100]}")
+            return Chunk()
+        chunk = chunk_from(cast("dict[str, Any]", value))
+        if self._decode != decode_chunk:
+            self._take_head(chunk)
+        return chunk

@@ -20,11 +20,12 @@ from laneway.llm._transform import (
     plan_tools,
     render_system,
     split_system,
+    system_messages,
 )
 from laneway.llm.base import Model, StreamOptions, ThinkingLevel, Transcript
 from laneway.llm.wire.openai_chat._messages import MessageConverter, MessageStyle, declare_tool
 from laneway.llm.wire.openai_chat.compat import ChatCompat, resolve_compat
-from laneway.messages import Message, SystemMessage, ToolCall, ToolDeclaration, clean_text
+from laneway.messages import Message, ToolCall, ToolDeclaration, clean_text
 
 CACHE_KEY_LENGTH = 64
 
@@ -42,7 +43,7 @@ def encode(model: Model, transcript: Transcript, options: StreamOptions) -> dict
     level = requested_level(model, options.reasoning)
     max_tokens = _max_tokens(model, messages, options)
     in_place = compat.supports_mid_convo_system_messages and compat.supports_mid_convo_tool_additions
-    plan = plan_tools(messages, "additions" if in_place else "none")
+    plan = plan_tools(messages, "additions") if in_place else plan_tools(system_messages(messages), "none")
     body: dict[str, Any] = {"model": model.id, "stream": True}
     if compat.supports_usage_in_streaming:
         body["stream_options"] = {"include_usage": True}
@@ -75,18 +76,15 @@ def tool_ids(compat: ChatCompat) -> IdPolicy:
 
 def _messages(model: Model, messages: Sequence[Message], plan: ToolPlan, compat: ChatCompat) -> list[dict[str, Any]]:
     role = "developer" if model.reasoning and compat.supports_developer_role else "system"
-    in_place = compat.supports_mid_convo_system_messages
-    leading, rest = split_system(messages) if in_place else (current_system_message(messages), ())
-    style = MessageStyle.of(
-        compat,
-        role=role,
-        reasoning=model.reasoning,
-        leading_systems=len(messages) - len(rest),
-        folded_systems=sum(isinstance(message, SystemMessage) for message in messages[: plan.folded]),
-    )
+    if compat.supports_mid_convo_system_messages:
+        prompt_message, rest = split_system(messages)
+        leading, folded = len(messages) - len(rest), len(system_messages(messages[: plan.folded]))
+    else:
+        prompt_message, leading, folded = current_system_message(system_messages(messages)), 0, 0
+    style = MessageStyle.of(compat, role=role, reasoning=model.reasoning, leading_systems=leading, folded_systems=folded)
     items = convert_cached(("openai_chat", model, style), messages, lambda: OutgoingConversation(model, tool_ids(compat), MessageConverter(style)))
-    prompt = render_system(leading) if leading is not None else ""
-    return [{"role": role, "content": clean_text(prompt)}, *items] if prompt else items
+    prompt = render_system(prompt_message) if prompt_message is not None else ""
+    return items.with_lead({"role": role, "content": clean_text(prompt)}) if prompt else items
 
 
 def _max_tokens(model: Model, messages: Sequence[Message], options: StreamOptions) -> int | None:

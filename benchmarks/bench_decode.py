@@ -1,0 +1,217 @@
+"""What decoding a stream costs, against its floor: splitting the same bytes into events and decoding their JSON, and nothing else.
+
+    python benchmarks/bench_decode.py [--chunks 20000] [--repeats 7]
+
+Prints one line per workload with the median time, the floor's, and their ratio; all from one run, alternating. With the vendor's SDK
+installed (`openai`) its decoding of the same bytes is measured too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from laneway.llm._sse import SseDecoder
+from laneway.llm._transform import _cache, encode_body
+from laneway.llm._writer import StreamWriter
+from laneway.llm.base import Model, StreamOptions, Transcript
+from laneway.llm.wire.openai_chat import ChatCompat, Decoder, encode
+from laneway.llm.wire.openai_chat._chunks import decode_chunk
+from laneway.messages import AssistantMessage, SystemMessage, TextContent, ThinkingContent, ToolCall, ToolDeclaration, ToolResultMessage, UserMessage
+
+MODEL = Model(id="gpt-bench", provider="bench", api="openai_chat", base_url="http://127.0.0.1:1/v1")
+NETWORK_CHUNK = 8192
+
+
+def text_body(chunks: int) -> bytes:
+    """A response of text deltas, each chunk with the fields that servers really send."""
+    return b"".join(_chunk({"content": f" word{i % 10}"}) for i in range(chunks)) + _chunk({}, "stop") + b"data: [DONE]\n\n"
+
+
+def call_body(chunks: int, size: int = 10) -> bytes:
+    """A response of one tool call whose arguments come in pieces of 10 characters."""
+    text = json.dumps({"path": "a.txt", "content": "x" * (chunks * size)})
+    pieces = [text[i : i + size] for i in range(0, len(text), size)]
+    head = _chunk({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "write", "arguments": ""}}]})
+    deltas = (_chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}) for piece in pieces)
+    return head + b"".join(deltas) + _chunk({}, "tool_calls") + b"data: [DONE]\n\n"
+
+
+def _chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    chunk = {"id": "chatcmpl-AbCdEfGhIjKlMnOp", "object": "chat.completion.chunk", "created": 1767225600, "model": "gpt-bench-2026-01-01"}
+    return b"data: " + json.dumps({**chunk, "system_fingerprint": "fp_0123456789", "choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
+
+
+def pieces(body: bytes) -> Iterator[bytes]:
+    """The body as it comes from a socket."""
+    return (body[i : i + NETWORK_CHUNK] for i in range(0, len(body), NETWORK_CHUNK))
+
+
+def floor(body: bytes, decode: Callable[[bytes], Any] = msgspec.json.decode) -> int:
+    """Split and decode the JSON, nothing else."""
+    sse = SseDecoder()
+    seen = 0
+    for piece in pieces(body):
+        for event in sse.feed(piece):
+            if event.data != b"[DONE]":
+                decode(event.data)
+                seen += 1
+    return seen
+
+
+def typed_floor(body: bytes) -> int:
+    """The same with the wire's own typed decoder, which skips what it does not want: the lowest there is."""
+    return floor(body, decode_chunk)
+
+
+def laneway(body: bytes, look_every: int = 0) -> int:
+    """Bytes to assistant events; `look_every` reads the partial message at every so many events, as a screen does."""
+    sse, writer = SseDecoder(), StreamWriter(MODEL)
+    decoder = Decoder(MODEL, ChatCompat(), writer)
+    seen = 0
+    for piece in pieces(body):
+        for event in sse.feed(piece):
+            for _ in decoder.feed(event.data):
+                seen += 1
+                if look_every and seen % look_every == 0:
+                    len(writer.partial.content)
+    return seen + len(decoder.finish())
+
+
+def sdk(body: bytes) -> int:
+    """The vendor's SDK on the same bytes."""
+    import openai
+
+    class Response:
+        async def aiter_bytes(self) -> Any:
+            for piece in pieces(body):
+                yield piece
+
+    async def run() -> int:
+        client = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:1")
+        decoder = client._make_sse_decoder()  # pyright: ignore[reportPrivateUsage] - the only way to give it bytes without a server
+        seen = 0
+        async for event in decoder.aiter_bytes(Response().aiter_bytes()):
+            if event.data != "[DONE]":
+                client._process_response  # noqa: B018
+                openai._models.construct_type(value=event.json(), type_=openai.types.chat.ChatCompletionChunk)
+                seen += 1
+        return seen
+
+    return asyncio.run(run())
+
+
+def conversation(turns: int) -> list[Any]:
+    """A long conversation with another model's responses in it."""
+    tool = ToolDeclaration(name="read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
+    messages: list[Any] = [SystemMessage(content="You are helpful. " * 50, tools_added=[tool])]
+    for n in range(turns):
+        content = [ThinkingContent(thinking="hm " * 20), TextContent(text="I look. " * 10), ToolCall(id=f"call_{n}|fc_{n}", name="read", arguments={"path": f"f{n}"})]
+        result = ToolResultMessage(tool_call_id=f"call_{n}|fc_{n}", tool_name="read", content=[TextContent(text="line of the file\n" * 20)])
+        messages += [UserMessage(content=f"question {n} " * 10), AssistantMessage(content=list(content), provider="other", model="x", api="y"), result]
+    return messages
+
+
+def measure(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Median seconds of each, run alternately."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats + 1):
+        for name, function in functions.items():
+            gc.collect()
+            gc.disable()
+            started = time.process_time()
+            function()
+            times[name].append(time.process_time() - started)
+            gc.enable()
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
+
+
+def report(title: str, times: dict[str, float], base: str, count: int) -> None:
+    """One line per function."""
+    for name, seconds in times.items():
+        print(f"{title:<28} {name:<34} {seconds * 1e3:9.2f} ms  {seconds / count * 1e6:8.2f} us each  {seconds / times[base]:6.2f} x {base}")
+
+
+def bench_decode(chunks: int, repeats: int) -> None:
+    """Text and tool arguments."""
+    for title, body in (("text deltas", text_body(chunks)), ("argument deltas", call_body(chunks))):
+        functions: dict[str, Callable[[], Any]] = {
+            "split + msgspec decode": lambda body=body: floor(body),
+            "split + typed decode": lambda body=body: typed_floor(body),
+            "laneway": lambda body=body: laneway(body),
+            "laneway, partial read each 100th": lambda body=body: laneway(body, 100),
+        }
+        try:
+            import openai  # noqa: F401
+        except ImportError:
+            pass
+        else:
+            functions["openai SDK"] = lambda body=body: sdk(body)
+        report(title, measure(functions, repeats), "split + msgspec decode", chunks)
+
+
+def bench_growth(chunks: int, repeats: int) -> None:
+    """The cost of a delta must not grow with the response."""
+    small, large = text_body(chunks // 4), text_body(chunks)
+    times = measure({"small": lambda: laneway(small), "large": lambda: laneway(large)}, repeats)
+    print(f"{'growth':<28} per delta, {chunks} deltas against {chunks // 4}: {times['large'] / 4 / times['small']:.2f} x")
+    small, large = call_body(chunks * 5 // 4), call_body(chunks * 5)
+    times = measure({"small": lambda: laneway(small, 100), "large": lambda: laneway(large, 100)}, max(3, repeats // 2))
+    print(f"{'growth of 1 MB arguments':<28} per delta, {chunks * 5} deltas against {chunks * 5 // 4}: {times['large'] / 4 / times['small']:.2f} x")
+
+
+def bench_encode(repeats: int, turns: int = 667) -> None:
+    """A request of 2,000 messages with hand-off, when the conversation has grown by one turn since the last request."""
+    messages = conversation(turns)
+    earlier = messages[:-3]
+    options = StreamOptions()
+
+    def cached() -> bytes:
+        return encode_body(encode(MODEL, Transcript(messages=messages), options))
+
+    def fresh() -> bytes:
+        _cache.clear()
+        return cached()
+
+    def grown() -> bytes:
+        return cached()
+
+    def restore() -> None:
+        _cache.clear()
+        encode(MODEL, Transcript(messages=earlier), options)
+
+    baseline, first, next_one = [], [], []
+    for _ in range(repeats + 1):
+        for bucket, prepare, function in ((baseline, None, lambda: msgspec.json.encode(messages)), (first, None, fresh), (next_one, restore, grown)):
+            if prepare is not None:
+                prepare()
+            gc.collect()
+            started = time.process_time()
+            function()
+            bucket.append(time.process_time() - started)
+    times = {name: statistics.median(values[1:]) for name, values in (("msgspec encode", baseline), ("first request", first), ("next request", next_one))}
+    report(f"encode {len(messages)} messages", times, "msgspec encode", len(messages))
+
+
+def main() -> None:
+    """Run everything."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--chunks", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=7)
+    arguments = parser.parse_args()
+    bench_decode(arguments.chunks, arguments.repeats)
+    bench_growth(arguments.chunks, arguments.repeats)
+    bench_encode(arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()
