@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
@@ -126,7 +126,7 @@ def calls(
     gate: asyncio.Event | None = None,
 ) -> Reply:
     """Say `text`, if any, then call several tools."""
-    if not all(isinstance(item, Call) for item in tool_calls):
+    if not all(isinstance(item, Call) for item in cast("tuple[Any, ...]", tool_calls)):
         raise TypeError("calls() takes what call(...) returns; join replies with +")
     said = (TextContent(text=text),) if text else ()
     return Reply(blocks=(*said, *tool_calls), usage=usage, delay=delay, delta_size=delta_size, gate=gate)
