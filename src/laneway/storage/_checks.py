@@ -24,6 +24,8 @@ _SEQ_ORDERS: Final = get_args(SeqOrder)
 
 def identifier(value: object, what: str) -> str:
     """Return an entry's or usage row's id, or refuse it: ids are non-empty text without NUL or lone surrogates."""
+    if type(value) is str and value and value.isascii() and "\0" not in value:  # nearly always
+        return value
     if not isinstance(value, str):
         raise TypeError(f"{what} must be text, not {type(value).__name__}")
     if not value:
@@ -35,6 +37,8 @@ def identifier(value: object, what: str) -> str:
 
 def label(value: object, what: str) -> str:
     """Return text that a backend keeps in a column of its own, cleaned; NUL is refused."""
+    if type(value) is str and value.isascii() and "\0" not in value:  # nearly always
+        return value
     if not isinstance(value, str):
         raise TypeError(f"{what} must be text, not {type(value).__name__}")
     if "\0" in value:

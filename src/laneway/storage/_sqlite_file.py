@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
 from laneway.errors import SessionNotFound, StorageCorruption, StorageError, StorageVersionError
@@ -29,27 +29,27 @@ _MAGIC: Final = b"SQLite format 3\0"
 # ---------------------------------------------------------------------------------------------------- errors
 
 
-class named_errors:
+@contextlib.contextmanager
+def named_errors(path: Path) -> Generator[None, None, None]:
     """Turn what `sqlite3` and the system raise about `path` in the block into the errors of the store."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, sqlite3.Error):
-            raise _named(error, self._path) from error
-        if isinstance(error, (UnicodeDecodeError, OverflowError)):
-            raise StorageCorruption(f"the session {self._path} is damaged: {error}") from error
-        if isinstance(error, OSError):
-            raise StorageError(f"cannot read or write the session {self._path}: {error.strerror or error}") from error
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError, OSError) as error:
+        raise named(error, path) from error
 
 
-def _named(error: sqlite3.Error, path: Path) -> StorageError:
+def named(error: BaseException, path: Path) -> BaseException:
+    """Return the store's error for what `sqlite3` or the system raised about `path`; any other error as it is."""
+    if isinstance(error, sqlite3.Error):
+        return _named_by_code(error, path)
+    if isinstance(error, (UnicodeDecodeError, OverflowError)):
+        return StorageCorruption(f"the session {path} is damaged: {error}")
+    if isinstance(error, OSError):
+        return StorageError(f"cannot read or write the session {path}: {error.strerror or error}")
+    return error
+
+
+def _named_by_code(error: sqlite3.Error, path: Path) -> StorageError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     match code:
         case sqlite3.SQLITE_FULL:

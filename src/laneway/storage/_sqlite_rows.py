@@ -133,7 +133,11 @@ def check_usage_row(row: Row) -> tuple[int, str, str | None, int, bytes]:
 
 def cell_row(namespace: str, key: str, seq: int, value: bytes) -> Row:
     """Return the columns of a cell or list element in the order of their tables."""
-    return namespace, key, seq, checksum((namespace, key, seq), value), value
+    return namespace, key, seq, _cell_checksum(namespace, key, seq, value), value
+
+
+def _cell_checksum(namespace: str, key: str, seq: int, value: bytes) -> int:
+    return crc32(value, crc32(f"{namespace}\0{key}\0{seq}".encode()))
 
 
 def read_value(row: Row) -> StoredValue:
@@ -150,7 +154,7 @@ def read_element(row: Row) -> ListElement:
 
 def _check_cell(row: Row, what: str) -> tuple[str, str, int, Any]:
     namespace, key, seq, check, data = row
-    if not _is_intact((namespace, key, seq), data, check):
+    if type(data) is not bytes or check != _cell_checksum(namespace, key, seq, data):
         raise damaged(f"the {what} {namespace}/{key} at seq {seq}")
     return namespace, key, seq, decode_json(data, f"{what} {namespace}/{key}")
 

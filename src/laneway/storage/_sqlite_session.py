@@ -6,9 +6,8 @@ import contextlib
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from types import TracebackType
 from typing import Final, TypeVar
 
 import msgspec
@@ -20,9 +19,9 @@ from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, 
 from laneway.storage._owner import decode_owner
 from laneway.storage._rewrite import NewContent
 from laneway.storage._sqlite_branch import BranchIndex, rebuild
-from laneway.storage._sqlite_file import Durability, connect, migrate, migrations, named_errors, newer_version, read_version, recognise
+from laneway.storage._sqlite_file import Durability, connect, migrate, migrations, named, named_errors, newer_version, read_version, recognise
 from laneway.storage._sqlite_lease import Lease, Position, acquire, read_position
-from laneway.storage._sqlite_read import SqliteReader
+from laneway.storage._sqlite_read import SEQ_OF_ID, SqliteReader
 from laneway.storage._sqlite_rows import cell_row, entry_row, fetch, pack_id, usage_row
 from laneway.storage._sqlite_verify import problems_of
 from laneway.storage.base import CommitResult, Content, DeleteList, DeleteValue
@@ -141,20 +140,22 @@ class SqliteSession:
         before = self.position
         seqs = commit.number(before.next_seq)
         timestamp = now_ms()
+        cursor = self._cursor
         try:
-            with named_errors(self.path), self._transaction() as cursor:
-                entries, usage_rows = self._apply(cursor, commit, seqs, timestamp)
-                after = Position(
-                    seqs[-1] + 1 if seqs else before.next_seq,
-                    self._branches.next_segment,
-                    before.entry_count + entries,
-                    before.usage_count + usage_rows,
-                    commit.stats_after(before.stats),
-                )
-                self._move_on(cursor, lease, after)
+            cursor.execute("BEGIN IMMEDIATE")
+            entries, usage_rows = self._apply(cursor, commit, seqs, timestamp)
+            after = Position(
+                seqs[-1] + 1 if seqs else before.next_seq,
+                self._branches.next_segment,
+                before.entry_count + entries,
+                before.usage_count + usage_rows,
+                commit.stats_after(before.stats),
+            )
+            if not lease.move_on(cursor, before, after):
+                raise self._changed()
+            cursor.execute("COMMIT")
         except BaseException as error:
-            self._after_failure(error, lease)
-            raise
+            raise self._undo(error, lease, commit) from error
         self._set_position(after)
         self._renewed = time.monotonic()
         self._branches.trim()
@@ -167,9 +168,8 @@ class SqliteSession:
             raise StorageError(f"the session {self.path} was opened with read_only=True and cannot be written to")
         return self.lease
 
-    def _move_on(self, cursor: sqlite3.Cursor, lease: Lease, after: Position) -> None:
-        if not lease.move_on(cursor, self.position, after):
-            raise StorageCorruption(f"the session {self.path} was changed by something else than laneway; open it again")
+    def _changed(self) -> StorageCorruption:
+        return StorageCorruption(f"the session {self.path} was changed by something else than laneway; open it again")
 
     def _apply(self, cursor: sqlite3.Cursor, commit: EncodedCommit, seqs: list[int], timestamp: int) -> tuple[int, int]:
         """Write the rows; return how many entries and usage rows they are."""
@@ -195,13 +195,13 @@ class SqliteSession:
 
     def _insert_usage(self, cursor: sqlite3.Cursor, row: EncodedUsage, seq: int, timestamp: int) -> None:
         id = pack_id(row.id)
-        self._take_id(cursor, id, row.id, seq)
+        cursor.execute(_TAKE_ID, (id, seq))
         entry_id = None if row.entry_id is None else pack_id(row.entry_id)
         cursor.execute(_ADD_USAGE, usage_row(seq, id, entry_id, timestamp, row.payload))
 
     def _insert_entry(self, cursor: sqlite3.Cursor, entry: EncodedEntry, seq: int, timestamp: int) -> None:
         id = pack_id(entry.id)
-        self._take_id(cursor, id, entry.id, seq)
+        cursor.execute(_TAKE_ID, (id, seq))
         parent = None
         if entry.parent_id is not None:
             parent = self._branches.place_of(entry.parent_id)
@@ -210,11 +210,28 @@ class SqliteSession:
         self._branches.add(entry.id, seq, parent, is_compaction=entry.type == "compaction")
         cursor.execute(_ADD_ENTRY, entry_row(entry, id, seq, None if parent is None else parent.seq, timestamp))
 
-    def _take_id(self, cursor: sqlite3.Cursor, packed: bytes | str, id: str, seq: int) -> None:
-        try:
-            cursor.execute(_TAKE_ID, (packed, seq))
-        except sqlite3.IntegrityError as error:
-            raise checks.duplicate_id(id) from error
+    def _undo(self, error: BaseException, lease: Lease, commit: EncodedCommit | None = None) -> BaseException:
+        """Take back a commit that failed, in the file and in memory, and return the error that says why it did."""
+        with contextlib.suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._cursor.execute("ROLLBACK")
+        self._branches.forget()
+        self._branches.next_segment = self.position.next_segment
+        if isinstance(error, (sqlite3.IntegrityError, StorageCorruption)) and self._is_replaced(lease):
+            return LeaseLost(self.lost)
+        if isinstance(error, sqlite3.IntegrityError) and commit is not None:
+            error = self._duplicate_in(commit) or error
+        return named(error, self.path)
+
+    def _duplicate_in(self, commit: EncodedCommit) -> StorageCorruption | None:
+        """Find the id that was taken already."""
+        seen: set[str] = set()
+        for write in commit.writes:
+            if isinstance(write, (EncodedEntry, EncodedUsage)):
+                if write.id in seen or fetch(self._cursor, SEQ_OF_ID, (pack_id(write.id),)) is not None:
+                    return checks.duplicate_id(write.id)
+                seen.add(write.id)
+        return None
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -244,12 +261,12 @@ class SqliteSession:
         """Make the branch index anew from the entries, in one transaction."""
         lease = self._owned()
         try:
-            with named_errors(self.path), self._transaction() as cursor:
+            with self._transaction() as cursor:
                 after = msgspec.structs.replace(self.position, next_segment=rebuild(cursor))
-                self._move_on(cursor, lease, after)
+                if not lease.move_on(cursor, self.position, after):
+                    raise self._changed()
         except BaseException as error:
-            self._after_failure(error, lease)
-            raise
+            raise self._undo(error, lease) from error
         self._branches.forget()
         self._set_position(after)
 
@@ -257,10 +274,9 @@ class SqliteSession:
         """Replace everything in one transaction, then leave no trace of the rest in the file and its log."""
         lease = self._owned()
         new = NewContent(content, next_seq=self.position.next_seq)
-        with named_errors(self.path):
-            self._cursor.execute("PRAGMA secure_delete = ON")
         try:
-            with named_errors(self.path), self._transaction() as cursor:
+            self._cursor.execute("PRAGMA secure_delete = ON")
+            with self._transaction() as cursor:
                 for (table,) in cursor.execute(_TABLES).fetchall():
                     cursor.execute(f'DELETE FROM "{table}"')
                 self._branches.forget()
@@ -268,10 +284,10 @@ class SqliteSession:
                 for numbered in new.writes:
                     self._apply(cursor, EncodedCommit([numbered.write]), [numbered.seq], numbered.timestamp)
                 after = Position(new.rows.next_seq, self._branches.next_segment, new.entries, new.usage_rows, new.rows.stats)
-                self._move_on(cursor, lease, after)
+                if not lease.move_on(cursor, self.position, after):
+                    raise self._changed()
         except BaseException as error:
-            self._after_failure(error, lease)
-            raise
+            raise self._undo(error, lease) from error
         self._set_position(after)
         self._branches.trim()
         self._sweep()
@@ -288,16 +304,17 @@ class SqliteSession:
 
     # ------------------------------------------------------------------------------------------------ transactions
 
-    def _transaction(self) -> _Transaction:
+    @contextlib.contextmanager
+    def _transaction(self) -> Generator[sqlite3.Cursor, None, None]:
         """Run a block in one immediate transaction: committed when it ends, rolled back when it raises."""
-        return _Transaction(self._connection, self._cursor)
-
-    def _after_failure(self, error: BaseException, lease: Lease) -> None:
-        """Forget what the failed commit had changed in memory; if the lease is gone, that is why it failed."""
-        self._branches.forget()
-        self._branches.next_segment = self.position.next_segment
-        if isinstance(error, StorageCorruption) and self._is_replaced(lease):
-            raise LeaseLost(self.lost) from error
+        self._cursor.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._cursor
+            self._cursor.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._cursor.execute("ROLLBACK")
+            raise
 
     def _is_replaced(self, lease: Lease) -> bool:
         """Whether another owner has the lease; then it is lost for good."""
@@ -313,25 +330,3 @@ class SqliteSession:
             "nothing more can be written from here; open it again when its new owner has closed it"
         )
         return True
-
-
-class _Transaction:
-    """What `SqliteSession._transaction` returns; a class, for every commit enters it."""
-
-    __slots__ = ("_connection", "_cursor")
-
-    def __init__(self, connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
-        self._connection = connection
-        self._cursor = cursor
-
-    def __enter__(self) -> sqlite3.Cursor:
-        self._cursor.execute("BEGIN IMMEDIATE")
-        return self._cursor
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                self._cursor.execute("COMMIT")
-        finally:
-            if self._connection.in_transaction:
-                self._cursor.execute("ROLLBACK")

@@ -20,56 +20,37 @@ _T = TypeVar("_T")
 MAX_THREADS: Final = 8
 """More than the cores of a small machine: most of the time a thread waits for the disk."""
 _TURN: Final = 32  # jobs that a strand may run before another strand has its turn
-_CREDIT: Final = 16  # jobs that the event loop may wait for in place before it has a turn
-_PAUSE: Final = 32  # jobs that it does not wait for in place after one that took too long
 
 
 class _Job:
-    """Work, and whoever waits for it: first a lock, which costs little, then a future of an event loop."""
+    """Work, and the future of the event loop that waits for it, if any does."""
 
-    __slots__ = ("_error", "_result", "_waiter", "_work", "done")
+    __slots__ = ("_future", "_loop", "_work")
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], loop: asyncio.AbstractEventLoop | None, future: asyncio.Future[Any] | None) -> None:
         self._work = work
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-        self.done = threading.Lock()  # held until the work is done
-        self.done.acquire()
+        self._loop = loop
+        self._future = future
 
     def run(self) -> None:
-        """Do the work, on a thread of the pool."""
+        """Do the work, on a thread of the pool, and hand its outcome to the event loop."""
+        result, error = None, None
         try:
-            self._result = self._work()
-        except BaseException as error:
-            self._error = error
-        self.done.release()
-        if self._waiter is not None:
-            loop, future = self._waiter
+            result = self._work()
+        except BaseException as raised:
+            error = raised
+        if self._loop is not None and self._future is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed while its caller waited: nobody is left to tell
-                loop.call_soon_threadsafe(_wake, future)
-
-    async def wait(self) -> None:
-        """Wait until the work is done; the caller has not taken `done`."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiter = (loop, future)
-        if not self.done.acquire(blocking=False):  # else it was done just now, and perhaps before it saw the waiter
-            await future
-
-    def result(self) -> Any:
-        """Return what the work returned, or raise what it raised."""
-        if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                self._error = None  # it holds this frame
-        return self._result
+                self._loop.call_soon_threadsafe(_settle, self._future, result, error)
 
 
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():  # its caller was cancelled; the work was done all the same
-        future.set_result(None)
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # its caller was cancelled; the work was done all the same
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 class _Pool:
@@ -135,33 +116,20 @@ class Strand:
         self._jobs: deque[_Job] = deque()
         self._active = False
         self._closed = False
-        self._credit = _CREDIT
         self._pool = _pool
         self._pool.join()
 
-    async def run(self, work: Callable[[], _T], *, patience: float = 0.0) -> _T:
-        """Do `work` after all before it and return its result. A caller who is cancelled stops waiting; the work is done all the same.
-
-        With `patience` the event loop itself waits so many seconds (less than one millisecond) before it turns to other things,
-        because to be woken up costs it more than short work takes. Work that did not end in time is a reason not to
-        wait so for a while, and now and then the loop is given a turn in any case.
-        """
-        job = _Job(work)
-        if not self._add(job):
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Do `work` after all before it and return its result. A caller who is cancelled stops waiting; the work is done all the same."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+        if not self._add(_Job(work, loop, future)):
             raise RuntimeError("the strand is closed")
-        if patience and self._credit > 0:
-            self._credit -= 1
-            if job.done.acquire(timeout=patience):
-                return job.result()
-            self._credit = -_PAUSE
-        elif patience:
-            self._credit = self._credit + 1 if self._credit < 0 else _CREDIT
-        await job.wait()
-        return job.result()
+        return await future
 
     def post(self, work: Callable[[], object]) -> bool:
         """Do `work`, which must not raise, when its turn comes; callable from any thread. False if the strand is closed."""
-        return self._add(_Job(work))
+        return self._add(_Job(work, None, None))
 
     def _add(self, job: _Job) -> bool:
         with self._lock:

@@ -60,7 +60,6 @@ class SqliteStorage:
         self._strand = strand
         self._claim = claim
         self._interval = heartbeat
-        self._patience = 0.0005
         self._closing: asyncio.Task[None] | None = None
         self._beat = heartbeats().add(self._renew, heartbeat) if claim is not None else None
 
@@ -170,7 +169,7 @@ class SqliteStorage:
         self._check_open()
         commit = encode_commit(writes)
         session = self._session
-        return await self._strand.run(lambda: session.commit(commit), patience=self._patience)
+        return await self._strand.run(lambda: session.commit(commit))
 
     async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
         """See `Storage.get_entries`."""
