@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO
 
 from laneway.cli._exit import CliError
 
@@ -44,6 +44,6 @@ def configured_model() -> tuple[str, str] | None:
     return spec, str(home() / "config.toml")
 
 
-def wants_colour(stream: Any) -> bool:
+def wants_colour(stream: TextIO) -> bool:
     """Whether to colour what goes to `stream`: a terminal, and nobody said `NO_COLOR`."""
-    return bool(cast(Any, stream).isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from laneway.cli._exit import FAILED, INTERRUPTED, CliError
 
@@ -35,8 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    run = commands.add_parser(
+def _add_run(commands: Any) -> None:
+    run: argparse.ArgumentParser = commands.add_parser(
         "run",
         help="do one task and exit",
         description="Do one task and exit. The answer goes to stdout, what happens on the way to stderr.",

@@ -7,7 +7,7 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from laneway.agent import Agent
 from laneway.cli._exit import ABORTED, DONE, FAILED, HANGUP, INTERRUPTED, TERMINATED, USAGE, CliError
@@ -48,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _thinking(level: str | None) -> ThinkingLevel | None:
-    if level is not None and level not in THINKING_LEVELS:
-        raise CliError(f"--thinking: {level!r} is none of {', '.join(THINKING_LEVELS)}")
-    return cast("ThinkingLevel | None", level)
+    if level is None or level in THINKING_LEVELS:
+        return level
+    raise CliError(f"--thinking: {level!r} is none of {', '.join(THINKING_LEVELS)}")
 
 
 def _renderer(arguments: argparse.Namespace, choice: Choice, cwd: Path) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import msgspec
 
@@ -42,5 +42,5 @@ def encode_event(event: AgentEvent) -> bytes:
 
 def _encode(value: Any) -> bytes:
     if isinstance(value, list):
-        return b"[" + b",".join(encode(item) for item in value) + b"]"
+        return b"[" + b",".join(encode(item) for item in cast("list[Any]", value)) + b"]"
     return encode(value)
