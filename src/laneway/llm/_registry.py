@@ -1,0 +1,515 @@
+"""The registry: which providers and models there are, and the one door through which a model is asked.
+
+Everything is looked up when it is needed: a provider's shard when its models are asked for, a wire when a model of it is first called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from laneway.errors import Aborted, LanewayError, ModelError
+from laneway.events import AssistantEvent
+from laneway.llm._auth import Auth, authorise, fresh_credential, needs_refresh
+from laneway.llm._credentials import CredentialStore, default_credential_store
+from laneway.llm._fetched import FetchedLists
+from laneway.llm._provider import Provider, RefreshContext
+from laneway.llm._specs import split_level, split_provider, unknown_model, unknown_provider
+from laneway.llm._writer import StreamWriter
+from laneway.llm.base import AssistantStream, Model, ProviderFailure, ResponseStream, StreamFn, StreamOptions, Transcript
+from laneway.messages import AssistantMessage, DeferredHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ModelList: TypeAlias = "list[Model]"  # inside `Models`, `list` is a method
+ProviderList: TypeAlias = "list[Provider]"
+
+
+class RefreshResult(Struct, kw_only=True, frozen=True):
+    """What `Models.refresh` did: how many models each provider listed, and why a provider could not. Lists of providers in `errors` are as before."""
+
+    counts: dict[str, int]
+    errors: dict[str, str]
+
+
+class Models:
+    """Providers and models by name, and the way to ask one.
+
+    Without arguments it has the providers that laneway knows, the person's own from `models.toml`, stored keys and the environment; with
+    `builtin=False` nothing but what is set. `env` goes over the process's environment. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        builtin: bool = True,
+        credentials: CredentialStore | None = None,
+        env: Mapping[str, str] | None = None,
+        config_dir: Path | str | None = None,
+        cache_dir: Path | str | None = None,
+    ) -> None:
+        self._builtin = builtin
+        self._credentials = credentials
+        self._env = dict(env or {})
+        self._config_dir = Path(config_dir) if config_dir is not None else None
+        self._lock = threading.RLock()
+        self._set: dict[str, Provider] = {}
+        self._loaded: dict[str, Provider] | None = None
+        self._added: dict[str, dict[str, Model]] = {}
+        self._lists: dict[str, dict[str, Model]] = {}
+        self._fetched = FetchedLists(Path(cache_dir) if cache_dir is not None else None, enabled=builtin)
+        self._generation: dict[str, int] = {}
+
+    # -- providers and models
+
+    @property
+    def credentials(self) -> CredentialStore:
+        """Where stored keys are."""
+        if self._credentials is None:
+            from laneway.llm._credentials import MemoryCredentialStore
+
+            self._credentials = default_credential_store() if self._builtin else MemoryCredentialStore()
+        return self._credentials
+
+    def providers(self) -> ProviderList:
+        """Return every provider, laneway's own first."""
+        return list(self._providers().values())
+
+    def provider(self, provider: str) -> Provider | None:
+        """Return a provider by id, None if there is none."""
+        return self._set.get(provider) or self._providers().get(provider)
+
+    def set_provider(self, provider: Provider) -> None:
+        """Register a provider; one of the same id is replaced, and what a refresh of the old one still fetches is dropped."""
+        with self._lock:
+            self._set[provider.id] = provider
+            self._loaded = None
+            self._supersede(provider.id)
+            self._fetched.forget(provider.id)
+
+    def remove_provider(self, provider: str) -> None:
+        """Forget a provider that was set and its added models; a built-in one of that id shows again."""
+        with self._lock:
+            self._set.pop(provider, None)
+            self._added.pop(provider, None)
+            self._loaded = None
+            self._supersede(provider)
+
+    def add(self, model: Model) -> Model:
+        """Add a model, or replace the one of its provider and id; what it leaves empty (wire, URL, headers, compat) is its provider's.
+
+        Returns the model as it will be found. A provider that nobody registered is fine if the model says its wire and URL.
+
+        Raises:
+            ModelError: the model can never be asked.
+        """
+        known = self.provider(model.provider)
+        if known is None and not (model.api and model.base_url):
+            raise ModelError(f"{model.spec} cannot be added: there is no provider {model.provider!r}, so the model needs `api` and `base_url`")
+        with self._lock:
+            self._added.setdefault(model.provider, {})[model.id] = model
+            self._lists.pop(model.provider, None)
+        return _complete(known, model)
+
+    def get(self, provider: str, model_id: str) -> Model | None:
+        """Return a model, None if the provider has none of that id. An open-ended provider has every id."""
+        found = self._models(provider).get(model_id)
+        if found is not None:
+            return found
+        known = self.provider(provider)
+        return known.model(model_id) if known is not None and known.open_ended and model_id.strip() else None
+
+    def list(self, provider: str | None = None) -> ModelList:
+        """Return the models of one provider, or of all. A provider whose list fails has none; the others are not affected."""
+        if provider is not None:
+            return [*self._models(provider).values()]
+        names = dict.fromkeys([*self._providers(), *self._added])
+        return [model for name in names for model in self._models(name).values()]
+
+    def model(self, spec: str) -> Model:
+        """Return the model that a spec names: `provider/id`, or `provider/id:level` for a default thinking level.
+
+        Ids may hold slashes and colons; only a thinking level is split off, and only where no model has the whole as its id.
+
+        Raises:
+            ModelNotFound: there is none; the text lists near names.
+        """
+        provider, model_id = split_provider(spec)
+        known = self._models(provider)
+        if model_id in known:
+            return known[model_id]
+        bare, level = split_level(model_id)
+        if level is not None and (found := self.get(provider, bare)) is not None:
+            return replace(found, default_thinking_level=level)
+        if (found := self.get(provider, model_id)) is not None:
+            return found
+        if self.provider(provider) is None and not known:
+            raise unknown_provider(spec, provider, self._providers())
+        raise unknown_model(spec, provider, bare, known)
+
+    def get_available(self) -> ModelList:
+        """Return the models that could be asked right now: those whose provider is configured. No network is used."""
+        return [model for provider in self.providers() if self.is_configured(provider) for model in self.list(provider.id)]
+
+    def is_configured(self, provider: Provider) -> bool:
+        """Whether requests to the provider can be authorised with what is there, and its optional parts are installed."""
+        try:
+            if provider.available is not None and not provider.available():
+                return False
+            return authorise(provider, credential=self.credentials.read(provider.id), env=self._env) is not None
+        except LanewayError:
+            return False
+
+    # -- asking
+
+    def stream(self, model: Model, transcript: Transcript, options: StreamOptions | None = None) -> AssistantStream:
+        """Ask a model. Never raises: an unknown provider, a missing key, a wire that is not there end the stream with an error that says what to do.
+
+        The options win over what the registry finds: `api_key`, `headers`, `env`; a `base_url` of the model's own is kept.
+        """
+        options = options or StreamOptions()
+        try:
+            provider = self.provider(model.provider)
+            if provider is not None and self._must_wait(provider, model, options):
+                return _late(model, options, lambda: self._open_later(provider, model, transcript, options))
+            return _as_stream(self._open(provider, model, transcript, options, self._auth(provider, options)), model, options)
+        except Exception as error:
+            return failed_stream(model, error, options)
+
+    def _must_wait(self, provider: Provider, model: Model, options: StreamOptions) -> bool:
+        """Whether something slow comes before the request: a server to start, a login to refresh."""
+        if provider.prepare is not None:
+            return True
+        return provider.oauth is not None and options.api_key is None and needs_refresh(self.credentials.read(provider.id))
+
+    async def _open_later(self, provider: Provider, model: Model, transcript: Transcript, options: StreamOptions) -> ResponseStream:
+        credential = None if options.api_key else await fresh_credential(provider, self.credentials)
+        auth = authorise(provider, api_key=options.api_key, credential=credential, env=self._request_env(options))
+        if provider.prepare is not None:
+            model = await provider.prepare(model)
+        opened = self._open(provider, model, transcript, options, auth)
+        return await opened if isinstance(opened, Awaitable) else opened
+
+    def _auth(self, provider: Provider | None, options: StreamOptions) -> Auth | None:
+        if provider is None:
+            return None
+        credential = None if options.api_key or provider.stream_fn is not None else self.credentials.read(provider.id)
+        return authorise(provider, api_key=options.api_key, credential=credential, env=self._request_env(options))
+
+    def _request_env(self, options: StreamOptions) -> Mapping[str, str]:
+        return {**self._env, **(options.env or {})}
+
+    def _open(
+        self, provider: Provider | None, model: Model, transcript: Transcript, options: StreamOptions, auth: Auth | None
+    ) -> ResponseStream | Awaitable[ResponseStream]:
+        """Start the request, everything it needs being known."""
+        if provider is None and not model.base_url:
+            raise unknown_provider(model.spec, model.provider, self._providers())
+        model, options = _authorised(provider, _complete(provider, model), options, auth)
+        stream_fn = provider.stream_fn if provider is not None else None
+        if stream_fn is None:
+            from laneway.llm._guided import with_guidance
+            from laneway.llm.wire import load_wire
+
+            stream_fn = with_guidance(load_wire(model.api), model)
+        return stream_fn(model, transcript, options)
+
+    async def get_auth(self, provider: str | Model, *, api_key: str | None = None) -> Auth | None:
+        """Return how requests to a provider (or a model's) are authorised; None if it is unknown or nothing is configured.
+
+        A stored login is refreshed if it must be.
+
+        Raises:
+            ModelError: what is configured cannot be used.
+        """
+        name = provider.provider if isinstance(provider, Model) else provider
+        known = self.provider(name)
+        if known is None:
+            return None
+        credential = None if api_key else await fresh_credential(known, self.credentials)
+        return authorise(known, api_key=api_key, credential=credential, env=self._env)
+
+    # -- deferred responses
+
+    def fetch_deferred(self, handle: DeferredHandle, options: StreamOptions | None = None) -> AssistantStream:
+        """Ask for a deferred response. The stream ends `deferred` again while it is not ready. Never raises."""
+        options = options or StreamOptions()
+        model = Model(id=handle.model_id, provider=handle.provider, api=handle.api)
+        try:
+            known = self.get(handle.provider, handle.model_id)
+            deferred = self._deferred(handle)
+            return _as_stream(deferred.fetch(known, handle, options), known or model, options)
+        except Exception as error:
+            return failed_stream(model, error, options)
+
+    async def cancel_deferred(self, handle: DeferredHandle, options: StreamOptions | None = None) -> None:
+        """Tell the provider that a deferred response is no longer wanted; best effort.
+
+        Raises:
+            ModelError: the provider has no deferred responses, or refuses.
+        """
+        await self._deferred(handle).cancel(handle, options or StreamOptions())
+
+    def _deferred(self, handle: DeferredHandle) -> Any:
+        provider = self.provider(handle.provider)
+        if provider is None:
+            raise unknown_provider(f"{handle.provider}/{handle.model_id}", handle.provider, self._providers())
+        if provider.deferred is None:
+            raise ModelError(f"{provider.id} cannot complete responses later: register a provider with `deferred` operations for {handle.id!r}")
+        return provider.deferred
+
+    # -- refreshing lists
+
+    async def refresh(self, provider: str | None = None, *, offline: bool = False) -> RefreshResult:
+        """Fetch the model lists of one provider, or of every provider that is configured and can list; with `offline` only read what was kept.
+
+        A list that was fetched goes over the built-in one and is kept for later processes. A failure leaves the list as it was, and a fetch
+        that a newer refresh, `set_provider` or `remove_provider` overtook is dropped.
+        """
+        wanted = [self.provider(provider)] if provider is not None else [known for known in self.providers() if self.is_configured(known)]
+        counts: dict[str, int] = {}
+        errors: dict[str, str] = {}
+        for known in wanted:
+            if known is None or known.refresh is None:
+                if provider is not None:
+                    errors[provider] = "there is no such provider" if known is None else "its list cannot be fetched; it comes with laneway"
+                continue
+            try:
+                counts[known.id] = await self._refresh_one(known, offline)
+            except Exception as error:
+                errors[known.id] = str(error) or type(error).__name__
+        return RefreshResult(counts=counts, errors=errors)
+
+    async def _refresh_one(self, provider: Provider, offline: bool) -> int:
+        assert provider.refresh is not None
+        with self._lock:
+            generation = self._supersede(provider.id)
+        if not offline:
+            auth = await self.get_auth(provider.id) or Auth()
+            context = RefreshContext(
+                provider=provider.id, base_url=(auth.base_url or provider.base_url).rstrip("/"), api_key=auth.api_key, headers=auth.headers
+            )
+            found = await provider.refresh(context)
+            with self._lock:
+                if self._generation.get(provider.id) == generation:
+                    self._fetched.keep(provider.id, found)
+                    self._lists.pop(provider.id, None)
+        return len(self._models(provider.id))
+
+    def _supersede(self, provider: str) -> int:
+        """Make a refresh of the provider that is under way one of the past."""
+        self._lists.pop(provider, None)
+        self._generation[provider] = self._generation.get(provider, 0) + 1
+        return self._generation[provider]
+
+    # -- lists
+
+    def _providers(self) -> dict[str, Provider]:
+        loaded = self._loaded
+        if loaded is None:
+            with self._lock:
+                loaded = {**(self._load_builtin() if self._builtin else {}), **self._set}
+                self._loaded = loaded
+        return loaded
+
+    def _load_builtin(self) -> dict[str, Provider]:
+        from laneway.llm._paths import config_dir
+        from laneway.llm.catalog import user_models
+        from laneway.llm.vendors import builtin_providers
+
+        own = user_models((self._config_dir or config_dir()) / "models.toml")
+        for model in own.models:
+            self._added.setdefault(model.provider, {}).setdefault(model.id, model)
+        theirs = {
+            entry.id: Provider(
+                id=entry.id, name=entry.name, base_url=entry.base_url, api=entry.api, headers=entry.headers, compat=entry.compat,
+                keys=(entry.key_env,) if entry.key_env else (), key_optional=entry.key_env is None, open_ended=True,
+            )
+            for entry in own.providers
+        }  # fmt: skip
+        return {**builtin_providers(), **theirs}
+
+    def _models(self, provider: str) -> dict[str, Model]:
+        """The models of a provider by id: its own list, what was fetched over it, what was added over both."""
+        found = self._lists.get(provider)
+        if found is None:
+            with self._lock:
+                known = self._providers().get(provider)
+                layers = (
+                    _safely(known),
+                    self._fetched.get(provider) if known is not None and known.refresh else (),
+                    self._added.get(provider, {}).values(),
+                )
+                found = {model.id: _complete(known, model) for layer in layers for model in layer}
+                self._lists[provider] = found
+        return found
+
+
+def _safely(provider: Provider | None) -> Iterable[Model]:
+    try:
+        return list(provider.models()) if provider is not None else ()
+    except Exception:  # a provider's list is somebody's code: without it the provider has no models, and everything else still works
+        return ()
+
+
+def _complete(provider: Provider | None, model: Model) -> Model:
+    """Fill in what the model leaves to its provider."""
+    if provider is None:
+        return model
+    return replace(
+        model,
+        api=model.api or provider.api,
+        base_url=model.base_url or provider.base_url,
+        name=model.name or model.id,
+        headers={**provider.headers, **model.headers} if provider.headers else model.headers,
+        compat={**provider.compat, **model.compat} if provider.compat else model.compat,
+    )
+
+
+def _authorised(provider: Provider | None, model: Model, options: StreamOptions, auth: Auth | None) -> tuple[Model, StreamOptions]:
+    """Lay the authorisation under the model and the options.
+
+    Raises:
+        ProviderFailure: the provider needs a key and there is none.
+    """
+    if provider is None or provider.stream_fn is not None:
+        return model, options
+    if auth is None:
+        from laneway.llm._http import is_local
+
+        given = {name.lower() for name, value in {**model.headers, **(options.headers or {})}.items() if value}
+        if provider.key_optional or given & {"authorization", "x-api-key", "x-goog-api-key", "cf-aig-authorization"} or is_local(model.base_url):
+            return model, options
+        raise ProviderFailure(missing_key(provider), kind="auth")
+    own_url = model.base_url != provider.base_url
+    model = replace(
+        model,
+        base_url=model.base_url if own_url or not auth.base_url else auth.base_url,
+        headers={**auth.headers, **model.headers} if auth.headers else model.headers,
+    )
+    return model, replace(options, api_key=options.api_key or auth.api_key, env={**auth.env, **(options.env or {})} if auth.env else options.env)
+
+
+def missing_key(provider: Provider) -> str:
+    """Return the sentence that says how to give a provider its key."""
+    name = provider.name or provider.id
+    ways = [f"set {' or '.join(provider.key_names)}"] if provider.key_names else []
+    ways += ["store one", "pass api_key"]
+    source = f" ({provider.help})" if provider.help else ""
+    return f"{name} is not configured: no key was found for {provider.id}; {', '.join(ways[:-1])} or {ways[-1]}{source}"
+
+
+# ---------------------------------------------------------------------------------------------------- streams
+
+
+def failed_stream(model: Model, error: Exception, options: StreamOptions | None = None) -> AssistantStream:
+    """Return a stream whose only event is the error."""
+    signal = options.signal if options is not None else None
+    failure = _as_failure(error)
+
+    async def nothing() -> AsyncGenerator[AssistantEvent]:
+        if signal is not None:
+            signal.raise_if_aborted()
+        raise failure
+        yield  # makes this a generator
+
+    return AssistantStream(nothing(), fallback=StreamWriter(model).fallback, signal=signal)
+
+
+def _as_failure(error: Exception) -> Exception:
+    """A refusal of laneway's own is a sentence for the person, without the name of its class."""
+    if isinstance(error, LanewayError) and not isinstance(error, Aborted):
+        return ProviderFailure(str(error), kind="configuration")
+    return error
+
+
+def _as_stream(opened: ResponseStream | Awaitable[ResponseStream], model: Model, options: StreamOptions) -> AssistantStream:
+    """Return what a stream function gave as an `AssistantStream`: as it is, or (an awaitable, somebody's own stream) wrapped."""
+    if isinstance(opened, AssistantStream):
+        return opened
+
+    async def get() -> ResponseStream:
+        return await opened if isinstance(opened, Awaitable) else opened
+
+    return _late(model, options, get)
+
+
+class _Late:
+    """The events of a stream that takes some waiting to get."""
+
+    __slots__ = ("_events", "_get", "_inner", "_model")
+
+    def __init__(self, model: Model, get: Callable[[], Awaitable[ResponseStream]]) -> None:
+        self._model, self._get = model, get
+        self._inner: ResponseStream | None = None
+        self._events: AsyncIterator[AssistantEvent] | None = None
+
+    def __aiter__(self) -> _Late:
+        return self
+
+    async def __anext__(self) -> AssistantEvent:
+        if self._events is None:
+            try:
+                self._inner = await self._get()
+            except LanewayError as error:
+                raise _as_failure(error) from error
+            self._events = self._inner.__aiter__()
+        return await self._events.__anext__()
+
+    async def aclose(self) -> None:
+        close = getattr(self._inner, "aclose", None)
+        if close is not None:
+            await close()
+
+    def fallback(self, error: BaseException, aborted: bool) -> AssistantMessage:
+        """What had arrived is in the inner stream's own last message."""
+        if isinstance(self._inner, AssistantStream):
+            return self._inner.settled(error, aborted)
+        return StreamWriter(self._model).fail(error, aborted)
+
+
+def _late(model: Model, options: StreamOptions, get: Callable[[], Awaitable[ResponseStream]]) -> AssistantStream:
+    late = _Late(model, get)
+    return AssistantStream(cast("AsyncIterator[AssistantEvent]", late), fallback=late.fallback, signal=options.signal)
+
+
+# ---------------------------------------------------------------------------------------------------- the default
+
+_default: Models | None = None
+_default_stream_fn: StreamFn | None = None
+_default_lock = threading.Lock()
+
+
+def default_models() -> Models:
+    """Return the registry that `laneway.model` and agents without one of their own use."""
+    global _default
+    if _default is None:
+        with _default_lock:
+            _default = _default or Models()
+    return _default
+
+
+def model(spec: str) -> Model:
+    """Return a model of the default registry; see `Models.model`.
+
+    Raises:
+        ModelNotFound: there is none; the text lists near names.
+    """
+    return default_models().model(spec)
+
+
+def set_default_stream_fn(stream_fn: StreamFn | None) -> None:
+    """Set what asks a model where nothing else was given; None goes back to the default registry's `stream`."""
+    global _default_stream_fn
+    _default_stream_fn = stream_fn
+
+
+def get_default_stream_fn() -> StreamFn:
+    """Return what asks a model where nothing else was given."""
+    return _default_stream_fn or default_models().stream
