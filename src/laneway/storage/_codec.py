@@ -107,6 +107,12 @@ class EncodedCommit(Struct, frozen=True):
 
     writes: list[EncodedWrite]
 
+    @property
+    def size(self) -> int:
+        """How many bytes of JSON it holds."""
+        payloads = sum(len(write.payload) for write in self.writes if isinstance(write, (EncodedEntry, EncodedUsage)))
+        return payloads + sum(len(write.value) for write in self.writes if isinstance(write, (EncodedValue, EncodedElement)))
+
     def number(self, next_seq: int) -> list[int]:
         """Return one seq per write, strictly increasing from `next_seq`.
 

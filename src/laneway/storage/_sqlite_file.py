@@ -23,6 +23,9 @@ APPLICATION_ID: Final = 0x6C6E7779
 BUSY_TIMEOUT: Final = 10.0
 """Seconds to wait for a program that holds SQLite's own lock; ours hold it for one commit."""
 
+PAGE_SIZE: Final = 4096
+"""Bytes; SQLite's default, said here so that a file is the same wherever it is made."""
+
 _HEADER: Final = 100
 _MAGIC: Final = b"SQLite format 3\0"
 
@@ -120,6 +123,7 @@ def _empty_session() -> bytes:
         path = Path(folder) / "empty"
         connection = sqlite3.connect(path, isolation_level=None)
         try:
+            connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute("BEGIN IMMEDIATE")

@@ -19,6 +19,7 @@ from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, 
 from laneway.storage._owner import decode_owner
 from laneway.storage._rewrite import NewContent
 from laneway.storage._sqlite_branch import BranchIndex, rebuild
+from laneway.storage._sqlite_checkpoint import OVERDUE, Checkpoints
 from laneway.storage._sqlite_file import Durability, connect, migrate, migrations, named, named_errors, newer_version, read_version, recognise
 from laneway.storage._sqlite_lease import Lease, Position, acquire, read_position
 from laneway.storage._sqlite_read import SEQ_OF_ID, SqliteReader
@@ -44,9 +45,9 @@ _TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' AND name <
 class SqliteSession:
     """The file at `path`, open for one owner, or to read only."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lease: Lease | None) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, durability: Durability) -> None:
         self.path = path
-        self.lease = lease
+        self.lease: Lease | None = None
         self.lost: str | None = None  # why nothing can be written any more
         self.position = Position()  # as of the last commit or read
         self._connection = connection
@@ -54,6 +55,7 @@ class SqliteSession:
         self._branches = BranchIndex(self._cursor)
         self._reader = SqliteReader(self._cursor, self._branches)
         self._renewed = time.monotonic()
+        self._checkpoints = Checkpoints(path, durability)
 
     def _set_position(self, position: Position) -> None:
         self.position = self._reader.position = position
@@ -72,7 +74,8 @@ class SqliteSession:
         with named_errors(path):
             connection = connect(path, durability)
             try:
-                session = cls(path, connection, None)
+                connection.execute(f"PRAGMA wal_autocheckpoint = {OVERDUE}")
+                session = cls(path, connection, durability)
                 with session._transaction() as cursor:
                     if read_version(connection) > len(migrations()):
                         raise newer_version(path, read_version(connection), len(migrations()))
@@ -100,7 +103,7 @@ class SqliteSession:
                     raise newer_version(path, version, len(migrations()))
                 if version < len(migrations()):
                     raise StorageError(f"the session {path} has the older storage version {version}: open it once to write, to bring it up to date")
-                return cls(path, connection, None)
+                return cls(path, connection, "process")
             except BaseException:
                 connection.close()
                 raise
@@ -115,6 +118,7 @@ class SqliteSession:
                     lease.release(cursor)
             except StorageError as error:
                 problems.append(error)
+        self._checkpoints.close()
         try:
             with named_errors(self.path):
                 self._connection.close()
@@ -159,6 +163,7 @@ class SqliteSession:
         self._set_position(after)
         self._renewed = time.monotonic()
         self._branches.trim()
+        self._checkpoints.wrote(len(seqs), commit.size)
         return CommitResult(first_seq=seqs[0] if seqs else before.next_seq, seqs=seqs, timestamp=timestamp, stats=after.stats)
 
     def _owned(self) -> Lease:
