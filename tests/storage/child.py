@@ -1,11 +1,14 @@
-"""A process for the storage tests to start, and to kill: `python child.py WHAT jsonl PATH` or `… postgres DSN SCHEMA SESSION [LIFE]`.
+"""A process for the storage tests to start, and to kill.
 
-It tells what it did line by line on its standard output and obeys lines from its standard input.
+`python child.py WHAT jsonl PATH`, `python child.py WHAT sqlite PATH [LIFE]` or `python child.py WHAT postgres DSN SCHEMA SESSION [LIFE]`.
+With `nursery` before WHAT it does so in forked children of its own, one after the other. It tells what it did line by line on its
+standard output and obeys lines from its standard input.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import sys
 import threading
@@ -16,6 +19,7 @@ from laneway.messages import UserMessage
 from laneway.storage.base import AppendList, InsertEntry, MessageEntry, SetValue, Storage, Write
 from laneway.storage.jsonl import JsonlStorage
 from laneway.storage.postgres import PostgresPool, PostgresStorage
+from laneway.storage.sqlite import SqliteStorage
 
 
 def numbered_commit(i: int) -> list[Write]:
@@ -26,7 +30,7 @@ def numbered_commit(i: int) -> list[Write]:
 
 
 def say(line: object) -> None:
-    print(line, flush=True)
+    os.write(1, f"{line}\n".encode())  # at once and whole, or not at all
 
 
 async def heard() -> str:
@@ -83,15 +87,35 @@ async def fork(open_: Callable[[str], Awaitable[Storage]], target: str) -> None:
     await heard()
 
 
+def nursery() -> None:
+    """For every line, fork a child that does what the command line says, to the session the line names; say when it has died."""
+    importlib.import_module("psycopg")  # once, not in every child
+    while target := sys.stdin.readline().strip():
+        sys.argv[-1] = target
+        if (pid := os.fork()) == 0:
+            asyncio.run(main())
+            os._exit(0)
+        say(f"born {pid}")
+        os.waitpid(pid, 0)
+        say("died")
+
+
 async def main() -> None:
     """Do what the command line says."""
-    what, kind, where, *rest = sys.argv[1:]
+    what, kind, where, *rest = sys.argv[2:] if sys.argv[1] == "nursery" else sys.argv[1:]
     if kind == "jsonl":
 
         async def open_jsonl(path: str) -> Storage:
             return await JsonlStorage.open(path)
 
         await globals()[what](open_jsonl, where)
+    elif kind == "sqlite":
+        life = float(rest[0]) if rest else 30.0
+
+        async def open_sqlite(path: str) -> Storage:
+            return await SqliteStorage.open(path, lease_life=life, heartbeat=life / 3)
+
+        await globals()[what](open_sqlite, where)
     else:
         pool = await PostgresPool.open(where, schema=rest[0])
         life = float(rest[2]) if len(rest) > 2 else 30.0
@@ -104,4 +128,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if sys.argv[1] == "nursery":
+        nursery()
+    else:
+        asyncio.run(main())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -60,6 +62,20 @@ async def child(*arguments: str) -> AsyncIterator[Child]:
             process.stdin.close()
             with contextlib.suppress(ConnectionError):
                 await process.stdin.wait_closed()
+
+
+async def appended_until_killed(nursery: Child, session: str, after: float) -> int:
+    """Let a nursery's child append, and SIGKILL it `after` seconds from its first commit; return the number of its last known one, or -1."""
+    nursery.tell(session)
+    born = (await nursery.line()).removeprefix("born ")
+    said = await nursery.line()
+    await asyncio.sleep(after)
+    os.kill(int(born), signal.SIGKILL)
+    last = -1
+    while said != "died":
+        last = int(said)
+        said = await nursery.line()
+    return last
 
 
 async def committed_by_child(storage: Storage) -> int:

@@ -13,9 +13,9 @@ import pytest
 from laneway.errors import SessionLocked
 from laneway.storage.jsonl import JsonlStorage
 from storage.child import numbered_commit
-from storage.children import child, committed_by_child
+from storage.children import appended_until_killed, child, committed_by_child
 
-KILLS = 15
+KILLS = 100
 RACES = 100
 
 
@@ -109,13 +109,11 @@ async def test_of_two_processes_that_open_at_once_one_wins(tmp_path: Path) -> No
 async def test_a_kill_at_any_moment_leaves_exactly_the_acknowledged_commits(path: Path) -> None:
     """K: a process killed between or inside commits has committed what it was told, and at most the one that was under way."""
     moments = random.Random(7)
-    told = 0
-    for _ in range(KILLS):
-        async with child("append", "jsonl", str(path)) as writer:
-            told = int(await writer.line()) + 1
-            await asyncio.sleep(moments.uniform(0, 0.05))
-            told += len(await writer.kill())
-        storage = await JsonlStorage.open(path)
-        found = await committed_by_child(storage)
-        await storage.close()
-        assert found in (told, told + 1)
+    async with child("nursery", "append", "jsonl", "-") as nursery:
+        for i in range(KILLS):
+            session = path.with_name(f"{i // 20}.jsonl")
+            last = await appended_until_killed(nursery, str(session), moments.uniform(0, 0.02))
+            storage = await JsonlStorage.open(session, create=False)
+            found = await committed_by_child(storage)
+            await storage.close()
+            assert found in (last + 1, last + 2)

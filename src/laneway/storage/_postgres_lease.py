@@ -7,22 +7,25 @@ take the session over, so a clock that jumps or a process that sleeps cannot mak
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from laneway.errors import LeaseLost, SessionExists, SessionLocked, SessionNotFound, StorageError
 from laneway.messages import now_ms
 from laneway.storage._codec import decode_stats, encode_stats
+from laneway.storage._heartbeat import heartbeats
 from laneway.storage._owner import decode_owner, this_process
+from laneway.storage._postgres_pool import PostgresPool, quoted
+from laneway.storage._postgres_renew import Renewals
 from laneway.storage.base import SessionStats
 
 if TYPE_CHECKING:
-    from laneway.storage._postgres_pool import PostgresPool
+    from psycopg import Connection
 
 LIFE: Final = 30.0
 HEARTBEAT: Final = 10.0
@@ -41,7 +44,7 @@ UPDATE sessions SET owner = %s, fence = fence + 1, expires_at = clock_timestamp(
 WHERE session_id = %s AND (owner IS NULL OR owner = %s OR expires_at <= clock_timestamp() OR fence = %s)
 RETURNING session_key, fence, next_seq, next_segment, stats
 """
-_RENEW = "UPDATE sessions SET expires_at = clock_timestamp() + make_interval(secs => %s) WHERE session_key = %s AND fence = %s RETURNING true"
+_RENEW = "UPDATE {}.sessions SET expires_at = clock_timestamp() + make_interval(secs => %s) WHERE session_key = %s AND fence = %s RETURNING true"
 _RAISE_FENCE = """
 UPDATE sessions SET fence = fence + 1, expires_at = clock_timestamp() + make_interval(secs => %s)
 WHERE session_key = %s AND owner = %s
@@ -49,6 +52,7 @@ RETURNING session_key, fence, next_seq, next_segment, stats
 """
 _RELEASE = "UPDATE sessions SET owner = NULL, expires_at = NULL WHERE session_id = %s AND owner = %s"
 _HOLDER = "SELECT owner, fence FROM sessions WHERE session_id = %s"
+_HOLDER_IN = "SELECT owner FROM {}.sessions WHERE session_id = %s"
 
 
 class Position(Struct, frozen=True):
@@ -60,9 +64,9 @@ class Position(Struct, frozen=True):
 
 
 class Lease:
-    """A held lease; renewed by a task of its own until it is released or lost."""
+    """A held lease; renewed from a thread until it is released, lost, or forgotten."""
 
-    def __init__(self, pool: PostgresPool, session_id: str, owner: str, life: float, heartbeat: float) -> None:
+    def __init__(self, pool: PostgresPool, session_id: str, owner: str, life: float) -> None:
         self.session_key = 0
         self.fence = 0
         self.life = life
@@ -70,8 +74,8 @@ class Lease:
         self._pool = pool
         self._session_id = session_id
         self._owner = owner
-        self._heartbeat = heartbeat
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewals: Renewals | None = None
+        self._beat_key: int | None = None
 
     @classmethod
     async def acquire(
@@ -84,7 +88,7 @@ class Lease:
             SessionExists, SessionNotFound: see `PostgresStorage.open`.
         """
         # The token makes each statement below safe to repeat when the connection breaks: what it did is recognised as ours.
-        lease = cls(pool, session_id, this_process(uuid.uuid4().hex).encode(), life, heartbeat)
+        lease = cls(pool, session_id, this_process(uuid.uuid4().hex).encode(), life)
         try:
             position = await lease._create() if create else None
             if position is None:
@@ -93,7 +97,8 @@ class Lease:
             # The server may have given us the lease after all; nobody would renew or release it.
             await asyncio.wait([asyncio.create_task(lease._give_back())], timeout=_GIVE_BACK)
             raise
-        lease._renewing = asyncio.create_task(lease._keep_renewing())
+        lease._renewals = pool.renewals
+        lease._beat_key = heartbeats().add(lease._beat, heartbeat)
         return lease, position
 
     async def _create(self) -> Position | None:
@@ -145,22 +150,18 @@ class Lease:
         """Remember that the session is somebody else's now."""
         rows = await self._pool.fetch(_HOLDER, (self._session_id,))
         if self.lost is None:
-            holder = decode_owner(rows[0][0]) if rows and rows[0][0] else None
-            who = "was deleted" if not rows else f"was taken over by {holder}" if holder else "was taken over"
-            self.lost = LeaseLost(f"session {self._session_id!r} {who}; this process can no longer write to it: open it again")
+            self.lost = self._loss(rows)
         return self.lost
 
-    def abandon(self) -> None:
-        """Stop renewing, from any thread: nobody will use or release this lease any more, and it runs out by itself."""
-        if self._renewing is not None:
-            with contextlib.suppress(RuntimeError):  # the event loop is closed, and the task with it
-                self._renewing.get_loop().call_soon_threadsafe(self._renewing.cancel)
+    def _loss(self, rows: Sequence[tuple[Any, ...]]) -> LeaseLost:
+        holder = decode_owner(rows[0][0]) if rows and rows[0][0] else None
+        who = "was deleted" if not rows else f"was taken over by {holder}" if holder else "was taken over"
+        return LeaseLost(f"session {self._session_id!r} {who}; this process can no longer write to it: open it again")
 
     async def release(self) -> None:
         """Give the lease up, if it is still ours. A successor's is not touched."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
+        if self._beat_key is not None:
+            heartbeats().remove(self._beat_key)
         if self.lost is None:
             await self._give_back()
 
@@ -170,13 +171,14 @@ class Lease:
         except StorageError as error:
             _log.warning("the lease of session %r was not released and will run out by itself: %s", self._session_id, error)
 
-    async def _keep_renewing(self) -> None:
-        while self.lost is None:
-            await asyncio.sleep(self._heartbeat)
-            fence = self.fence
-            try:
-                renewed = await self._pool.fetch(_RENEW, (self.life, self.session_key, fence))
-                if not renewed and fence == self.fence:
-                    _log.warning("%s", await self.note_loss())
-            except StorageError as error:
-                _log.warning("the lease of session %r could not be renewed: %s", self._session_id, error)
+    def _beat(self) -> None:
+        if self.lost is None and self._renewals is not None:
+            self._renewals.post(self._renew, f"the lease of session {self._session_id!r}")
+
+    def _renew(self, connection: Connection[Any]) -> None:
+        """Put the end off, in the thread of the renewals."""
+        fence, schema = self.fence, quoted(self._pool.schema)
+        row = connection.execute(_RENEW.format(schema).encode(), (self.life, self.session_key, fence)).fetchone()
+        if row is None and fence == self.fence and self.lost is None:  # and not raised by ourselves meanwhile
+            self.lost = self._loss(connection.execute(_HOLDER_IN.format(schema).encode(), (self._session_id,)).fetchall())
+            _log.warning("%s", self.lost)

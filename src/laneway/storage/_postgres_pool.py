@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from laneway.errors import MissingExtra, StorageClosed, StorageError
 from laneway.storage import _postgres_migrate as migrate
+from laneway.storage._postgres_renew import Renewals
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection
+    from psycopg import AsyncConnection, Connection
 
 _FIRST_RETRY, _LONGEST_RETRY = 0.05, 1.0
 _SETTINGS = {
@@ -54,7 +55,7 @@ class StatementRefused(StorageError):
 
 
 class PostgresPool:
-    """At most `max_size` connections to `dsn`, made when needed, replaced when lost. Belongs to one event loop.
+    """At most `max_size` connections to `dsn` (and one that renews leases), made when needed, replaced when lost. Belongs to one event loop.
 
     Use one pool for all sessions of a process. After a lost connection (a server that restarts, a network that blinks) reads are
     repeated and commits are settled on a new one, for at most `reconnect_timeout` seconds.
@@ -66,6 +67,7 @@ class PostgresPool:
         self.reconnect_timeout = reconnect_timeout
         self._slots = asyncio.Semaphore(max_size)
         self._idle: list[AsyncConnection[Any]] = []
+        self._renewals: Renewals | None = None
         self._closed = False
 
     @classmethod
@@ -94,11 +96,8 @@ class PostgresPool:
     async def connect(self) -> AsyncConnection[Any]:
         """Make a connection that the caller owns, ready for use in the schema; one attempt."""
         psycopg = import_psycopg()
-        from psycopg.conninfo import conninfo_to_dict
-
         try:
-            options = {**_KEEPALIVE, "application_name": "laneway", **conninfo_to_dict(self.dsn)}
-            connection = await psycopg.AsyncConnection[Any].connect(**options, autocommit=True)
+            connection = await psycopg.AsyncConnection[Any].connect(**self._options())
         except psycopg.Error as error:
             raise ConnectionLost(f"cannot connect to Postgres: {error}") from error
         try:
@@ -110,6 +109,23 @@ class PostgresPool:
             await connection.close()
             raise
         return connection
+
+    def _options(self) -> dict[str, Any]:
+        from psycopg.conninfo import conninfo_to_dict
+
+        return {**_KEEPALIVE, "application_name": "laneway", **conninfo_to_dict(self.dsn), "autocommit": True}
+
+    def _connect_in_thread(self) -> Connection[Any]:
+        return import_psycopg().Connection[Any].connect(**self._options())
+
+    @property
+    def renewals(self) -> Renewals:
+        """The thread that renews the leases of this pool's sessions."""
+        if self._renewals is None:
+            if self._closed:
+                raise StorageClosed("the pool of Postgres connections is closed")
+            self._renewals = Renewals(self._connect_in_thread)
+        return self._renewals
 
     @asynccontextmanager
     async def connection(self, deadline: float | None = None) -> AsyncGenerator[AsyncConnection[Any]]:
@@ -144,6 +160,9 @@ class PostgresPool:
         """Close every connection that is not in use now, and the others as they come back. Idempotent."""
         self._closed = True
         await self.drop_idle()
+        renewals, self._renewals = self._renewals, None
+        if renewals is not None:
+            await renewals.close()
 
     async def drop_idle(self) -> None:
         """Forget the connections at rest: when one is lost, so are probably all."""

@@ -114,9 +114,7 @@ class PostgresStorage:
 
     def __del__(self) -> None:
         if getattr(self, "_closing", self) is None and not sys.is_finalizing():
-            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1)
-            if self._writer is not None:
-                self._writer.lease.abandon()
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1)  # its lease ends unrenewed
 
     async def _reads(self) -> PostgresPool:
         if self._closing is not None:
