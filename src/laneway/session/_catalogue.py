@@ -34,7 +34,7 @@ _UPSERT = f"INSERT OR REPLACE INTO sessions ({_COLUMNS}) VALUES ({', '.join('?' 
 T = TypeVar("T")
 
 
-class SessionInfo(Struct, frozen=True):
+class SessionInfo(Struct, frozen=True, gc=False):
     """A session in a list. Times are Unix ms, `cost` is US dollars, `preview` the first thing that a person said."""
 
     id: str
@@ -49,7 +49,7 @@ class SessionInfo(Struct, frozen=True):
     preview: str = ""
 
 
-class CatalogueRow(Struct, frozen=True):
+class CatalogueRow(Struct, frozen=True, gc=False):
     """`closed`: nobody has had it open since. `signature`: the size and time of its files when `info` was read."""
 
     info: SessionInfo
@@ -76,7 +76,8 @@ class Catalogue:
 
     def mark_open(self, id: str) -> None:
         """Say that a session's row is not to be relied on from now on."""
-        self._run(lambda db: db.execute("UPDATE sessions SET closed = 0, signature = NULL WHERE id = ?", (id,)), None)
+        if self._file.path.exists():
+            self._run(lambda db: db.execute("UPDATE sessions SET closed = 0, signature = NULL WHERE id = ?", (id,)), None)
 
     def remove(self, ids: Iterable[str]) -> None:
         """Remove rows."""
@@ -97,7 +98,7 @@ class Catalogue:
 
 def _read_rows(db: sqlite3.Connection) -> dict[str, CatalogueRow]:
     rows = db.execute(f"SELECT {_COLUMNS} FROM sessions")
-    return {row[0]: CatalogueRow(SessionInfo(*row[:10]), bool(row[10]), row[11]) for row in rows}
+    return {id: CatalogueRow(SessionInfo(id, *info), closed == 1, signature) for id, *info, closed, signature in rows}
 
 
 def _values(info: SessionInfo) -> tuple[object, ...]:

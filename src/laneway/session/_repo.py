@@ -6,6 +6,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -75,9 +76,10 @@ class SessionRepo(ABC):
 
     async def list(self, *, cwd: str | None = None, parent_session_id: str | None = None, limit: int | None = None) -> list[SessionInfo]:
         """Return the sessions, last changed first. One that cannot be read is left out, with a warning in the log."""
-        infos = await self._infos()
-        chosen = [i for i in infos if cwd in (None, i.cwd) and parent_session_id in (None, i.parent_session_id)]
-        chosen.sort(key=lambda info: (info.updated_at, info.id), reverse=True)
+        chosen = await self._infos()
+        if cwd is not None or parent_session_id is not None:
+            chosen = [i for i in chosen if cwd in (None, i.cwd) and parent_session_id in (None, i.parent_session_id)]
+        chosen.sort(key=attrgetter("updated_at", "id"), reverse=True)
         return chosen[:limit]
 
     async def exists(self, id: str) -> bool:

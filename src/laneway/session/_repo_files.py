@@ -95,14 +95,23 @@ class FolderRepo(SessionRepo):
         await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=True, signature=None)])
 
     async def _open_storage(self, id: str, wait: float) -> Storage:
-        self._refuse_missing(id, await self._exists(id))
-        storage = await self._open_file(self.path(id), wait=wait)
-        await asyncio.to_thread(self._catalogue.mark_open, id)
+        # The row is marked first or meanwhile, never after: a crash must not leave a row that claims to be true.
+        marking = asyncio.ensure_future(asyncio.to_thread(self._catalogue.mark_open, id))
+        try:
+            storage = await self._open_file(self.path(id), wait=wait)
+        except SessionNotFound as error:
+            raise self._missing(id) from error
+        finally:
+            await marking
         return storage
 
     async def _open_to_read(self, id: str) -> Storage:
-        self._refuse_missing(id, is_session_id(id) and await self._exists(id))
-        return await self._open_file(self.path(id), read_only=True)
+        if not is_session_id(id):
+            raise self._missing(id)
+        try:
+            return await self._open_file(self.path(id), read_only=True)
+        except SessionNotFound as error:
+            raise self._missing(id) from error
 
     async def _detach(self, session: Session) -> None:
         try:
@@ -117,16 +126,16 @@ class FolderRepo(SessionRepo):
         await self.index.forget(session.metadata.id)
 
     async def _remove(self, id: str) -> None:
-        self._refuse_missing(id, await self._exists(id))
+        if not await self._exists(id):
+            raise self._missing(id)
         with contextlib.suppress(StorageCorruption):  # nobody can have a damaged session open
             await (await self._open_file(self.path(id))).close()
         await asyncio.to_thread(self._unlink, self.path(id))
         await asyncio.to_thread(self._catalogue.remove, [id])
         await self.index.forget(id)
 
-    def _refuse_missing(self, id: str, exists: bool) -> None:
-        if not exists:
-            raise SessionNotFound(f"there is no session {id!r} in {self.directory}")
+    def _missing(self, id: str) -> SessionNotFound:
+        return SessionNotFound(f"there is no session {id!r} in {self.directory}")
 
     def _make_directory(self) -> None:
         try:
@@ -144,10 +153,10 @@ class FolderRepo(SessionRepo):
     async def _infos(self) -> list[SessionInfo]:
         ids, rows = await asyncio.to_thread(lambda: (self._scan(), self._catalogue.read()))
         infos = [row.info for id, row in rows.items() if row.closed and id in ids]
-        unsure = [id for id in ids if id not in rows or not rows[id].closed]
-        if unsure:
+        if len(infos) != len(ids):
+            unsure = [id for id in ids if (id not in rows and is_session_id(id)) or (id in rows and not rows[id].closed)]
             infos += await self._read_again(unsure, rows)
-        gone = [id for id in rows if id not in ids]
+        gone = rows.keys() - ids
         if gone:
             await asyncio.to_thread(self._catalogue.remove, gone)
         return infos
@@ -186,7 +195,7 @@ class FolderRepo(SessionRepo):
             return None
 
     def _scan(self) -> set[str]:
-        """Return the ids of the session files, and remove what a crash left of a creation long ago."""
+        """Return the names of the session files, which are ids if they can be, and remove what a crash left of a creation long ago."""
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
@@ -194,10 +203,10 @@ class FolderRepo(SessionRepo):
         except OSError as error:
             raise StorageError(f"cannot list the sessions in {self.directory}: {error}") from error
         for name in names:
-            if name.startswith(".") and f".tmp{self.suffix}" in name:
+            if name[0] == "." and f".tmp{self.suffix}" in name:
                 self._remove_leftover(self.directory / name)
-        length = len(self.suffix)
-        return {name[:-length] for name in names if name.endswith(self.suffix) and is_session_id(name[:-length])}
+        suffix, length = self.suffix, len(self.suffix)
+        return {name[:-length] for name in names if name.endswith(suffix) and name[0] != "."}
 
     def _remove_leftover(self, path: Path) -> None:
         with contextlib.suppress(OSError):
@@ -244,7 +253,8 @@ class JsonlRepo(FolderRepo):
         """
         from laneway.storage._jsonl_salvage import salvage
 
-        self._refuse_missing(id, await self._exists(id))
+        if not await self.exists(id):
+            raise self._missing(id)
         report = await asyncio.to_thread(salvage, self.path(id))
         if report.original is not None:
             await asyncio.to_thread(self._catalogue.remove, [id])
