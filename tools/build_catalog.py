@@ -211,7 +211,7 @@ class Builder:
         if entry.get("supports_vision"):
             model["input"] = ["text", "image"]
         model["context_window"] = int(entry["max_input_tokens"])
-        model["max_tokens"] = int(entry.get("max_output_tokens") or entry.get("max_tokens") or 0)
+        model["max_tokens"] = min(model["context_window"], int(entry.get("max_output_tokens") or entry.get("max_tokens") or 0))
         compat: Json = {}
         if shard["id"] == "anthropic":
             for flag, (value, quirk) in CAPABILITIES.items():

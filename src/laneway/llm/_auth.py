@@ -154,7 +154,7 @@ def base_url(provider: Provider, env: Mapping[str, str], settings: Mapping[str, 
     url = (named if "://" in named else f"http://{named}") if named else provider.base_url
     for name in _FIELD.findall(url):
         if name not in settings:
-            variables = next((" or ".join(setting.env) for setting in provider.settings if setting.name == name), name)
+            variables = next((" or ".join(setting.env) for setting in provider.settings if setting.name == name and setting.env), name)
             raise ModelError(f"{provider.id} needs {variables} to know where to send requests; set it in the environment")
         url = url.replace("{" + name + "}", settings[name])
     return url

@@ -33,6 +33,10 @@ class FetchedLists:
             self._write(provider, models)
         self._known[provider] = models
 
+    def restore(self, provider: str) -> None:
+        """Go back to the list that is stored."""
+        self._known.pop(provider, None)
+
     def forget(self, provider: str) -> None:
         """Use no list of the provider from now on (the file stays until the next one replaces it)."""
         self._known[provider] = ()

@@ -88,10 +88,11 @@ class Models:
     def set_provider(self, provider: Provider) -> None:
         """Register a provider; one of the same id is replaced, and what a refresh of the old one still fetches is dropped."""
         with self._lock:
+            if provider.id in self._providers():
+                self._fetched.forget(provider.id)
             self._set[provider.id] = provider
             self._loaded = None
             self._supersede(provider.id)
-            self._fetched.forget(provider.id)
 
     def remove_provider(self, provider: str) -> None:
         """Forget a provider that was set and its added models; a built-in one of that id shows again."""
@@ -290,7 +291,9 @@ class Models:
         assert provider.refresh is not None
         with self._lock:
             generation = self._supersede(provider.id)
-        if not offline:
+        if offline:
+            self._fetched.restore(provider.id)
+        else:
             auth = await self.get_auth(provider.id) or Auth()
             context = RefreshContext(
                 provider=provider.id, base_url=(auth.base_url or provider.base_url).rstrip("/"), api_key=auth.api_key, headers=auth.headers
@@ -458,7 +461,10 @@ class _Late:
             try:
                 self._inner = await self._get()
             except LanewayError as error:
-                raise _as_failure(error) from error
+                failure = _as_failure(error)
+                if failure is error:
+                    raise
+                raise failure from error
             self._events = self._inner.__aiter__()
         return await self._events.__anext__()
 
