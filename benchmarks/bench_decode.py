@@ -2,7 +2,7 @@
 
     python benchmarks/bench_decode.py [--chunks 20000] [--repeats 7]
 
-Prints one line per workload with the median time, the floor's, and their ratio; all from one run, alternating. With the vendor's SDK
+Prints one line per workload with the median CPU time, the floor's, and their ratio; all from one run, alternating. With the vendor's SDK
 installed (`openai`) its decoding of the same bytes is measured too.
 """
 
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -88,22 +87,20 @@ def laneway(body: bytes, look_every: int = 0) -> int:
 
 
 def sdk(body: bytes) -> int:
-    """The vendor's SDK on the same bytes."""
-    import openai
+    """The vendor's SDK on the same bytes: its own decoder and its own chunk objects."""
+    from openai._models import construct_type
+    from openai._streaming import SSEDecoder as TheirDecoder
+    from openai.types.chat import ChatCompletionChunk
 
-    class Response:
-        async def aiter_bytes(self) -> Any:
-            for piece in pieces(body):
-                yield piece
+    async def arriving() -> AsyncIterator[bytes]:
+        for piece in pieces(body):
+            yield piece
 
     async def run() -> int:
-        client = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:1")
-        decoder = client._make_sse_decoder()  # pyright: ignore[reportPrivateUsage] - the only way to give it bytes without a server
         seen = 0
-        async for event in decoder.aiter_bytes(Response().aiter_bytes()):
+        async for event in TheirDecoder().aiter_bytes(arriving()):
             if event.data != "[DONE]":
-                client._process_response  # noqa: B018
-                openai._models.construct_type(value=event.json(), type_=openai.types.chat.ChatCompletionChunk)
+                construct_type(value=event.json(), type_=ChatCompletionChunk)
                 seen += 1
         return seen
 
@@ -115,9 +112,17 @@ def conversation(turns: int) -> list[Any]:
     tool = ToolDeclaration(name="read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
     messages: list[Any] = [SystemMessage(content="You are helpful. " * 50, tools_added=[tool])]
     for n in range(turns):
-        content = [ThinkingContent(thinking="hm " * 20), TextContent(text="I look. " * 10), ToolCall(id=f"call_{n}|fc_{n}", name="read", arguments={"path": f"f{n}"})]
+        content = [
+            ThinkingContent(thinking="hm " * 20),
+            TextContent(text="I look. " * 10),
+            ToolCall(id=f"call_{n}|fc_{n}", name="read", arguments={"path": f"f{n}"}),
+        ]
         result = ToolResultMessage(tool_call_id=f"call_{n}|fc_{n}", tool_name="read", content=[TextContent(text="line of the file\n" * 20)])
-        messages += [UserMessage(content=f"question {n} " * 10), AssistantMessage(content=list(content), provider="other", model="x", api="y"), result]
+        messages += [
+            UserMessage(content=f"question {n} " * 10),
+            AssistantMessage(content=list(content), provider="other", model="x", api="y"),
+            result,
+        ]
     return messages
 
 
@@ -126,12 +131,9 @@ def measure(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, 
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):
         for name, function in functions.items():
-            gc.collect()
-            gc.disable()
             started = time.process_time()
             function()
             times[name].append(time.process_time() - started)
-            gc.enable()
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
@@ -182,23 +184,21 @@ def bench_encode(repeats: int, turns: int = 667) -> None:
         _cache.clear()
         return cached()
 
-    def grown() -> bytes:
-        return cached()
-
     def restore() -> None:
         _cache.clear()
         encode(MODEL, Transcript(messages=earlier), options)
 
     baseline, first, next_one = [], [], []
     for _ in range(repeats + 1):
-        for bucket, prepare, function in ((baseline, None, lambda: msgspec.json.encode(messages)), (first, None, fresh), (next_one, restore, grown)):
+        for bucket, prepare, function in ((baseline, None, lambda: msgspec.json.encode(messages)), (first, None, fresh), (next_one, restore, cached)):
             if prepare is not None:
                 prepare()
-            gc.collect()
             started = time.process_time()
             function()
             bucket.append(time.process_time() - started)
-    times = {name: statistics.median(values[1:]) for name, values in (("msgspec encode", baseline), ("first request", first), ("next request", next_one))}
+    times = {
+        name: statistics.median(values[1:]) for name, values in (("msgspec encode", baseline), ("first request", first), ("next request", next_one))
+    }
     report(f"encode {len(messages)} messages", times, "msgspec encode", len(messages))
 
 
