@@ -11,7 +11,7 @@ from laneway.errors import StorageCorruption
 from laneway.storage import _checks as checks
 from laneway.storage._codec import decode_usage
 from laneway.storage._sqlite_branch import OF_SEGMENT, BranchIndex, Place, Range, broken_index
-from laneway.storage._sqlite_lease import Position
+from laneway.storage._sqlite_lease import read_position
 from laneway.storage._sqlite_rows import (
     ENTRY_COLUMNS,
     NODE_COLUMNS,
@@ -34,6 +34,7 @@ from laneway.storage.base import (
     ListElement,
     ScanOrder,
     SeqOrder,
+    SessionStats,
     StoredValue,
     UsageRow,
     UsageScan,
@@ -106,7 +107,6 @@ class SqliteReader:
     def __init__(self, cursor: sqlite3.Cursor, branches: BranchIndex) -> None:
         self._cursor = cursor
         self._branches = branches
-        self.position = Position()
 
     # ------------------------------------------------------------------------------------------------ values and lists
 
@@ -147,15 +147,19 @@ class SqliteReader:
             return []
         entries = [read_entry(row).decode() for row in self._cursor.execute(entries_sql(scan), parameters).fetchall()]
         if scan == EntryScan(order=scan.order):
-            _check_count("entries", self.position.entry_count, len(entries))
+            _check_count("entries", read_position(self._cursor).entry_count, len(entries))
         return entries
 
     def scan_usage(self, scan: UsageScan) -> list[UsageRow]:
         """Answer `Storage.scan_usage`. Of a whole scan the number of rows is checked too."""
         rows = self._cursor.execute(usage_sql(scan.order), (*_bounds(scan), _limit(scan.limit))).fetchall()
         if scan == UsageScan(order=scan.order):
-            _check_count("usage rows", self.position.usage_count, len(rows))
+            _check_count("usage rows", read_position(self._cursor).usage_count, len(rows))
         return [read_usage(row) for row in rows]
+
+    def stats(self) -> SessionStats:
+        """Answer `Storage.get_stats`."""
+        return read_position(self._cursor).stats
 
     # ------------------------------------------------------------------------------------------------ paths
 

@@ -49,7 +49,7 @@ class SqliteSession:
         self.path = path
         self.lease: Lease | None = None
         self.lost: str | None = None  # why nothing can be written any more
-        self.position = Position()  # as of the last commit or read
+        self.position = Position()  # as of the last commit
         self._connection = connection
         self._cursor = connection.cursor()
         self._branches = BranchIndex(self._cursor)
@@ -58,7 +58,7 @@ class SqliteSession:
         self._checkpoints = Checkpoints(path, durability)
 
     def _set_position(self, position: Position) -> None:
-        self.position = self._reader.position = position
+        self.position = position
         self._branches.next_segment = position.next_segment
 
     # ------------------------------------------------------------------------------------------------ opening and closing
@@ -252,7 +252,6 @@ class SqliteSession:
             self._cursor.execute("BEGIN")
             try:
                 self._branches.forget()
-                self._set_position(read_position(self._cursor))
                 return query(self._reader)
             finally:
                 self._cursor.execute("ROLLBACK")

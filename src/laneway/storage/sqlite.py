@@ -132,8 +132,8 @@ class SqliteStorage:
             await asyncio.sleep(_POLL)
 
     def __repr__(self) -> str:
-        state = ", closed" if self._closing else ", read-only" if self._claim is None else ""
-        return f"<SqliteStorage {self.path} at seq {self._session.position.next_seq - 1}{state}>"
+        at = "read-only" if self._claim is None else f"at seq {self._session.position.next_seq - 1}"
+        return f"<SqliteStorage {self.path} {at}{', closed' if self._closing else ''}>"
 
     def __del__(self) -> None:
         if getattr(self, "_closing", self) is None and not sys.is_finalizing():
@@ -220,7 +220,7 @@ class SqliteStorage:
 
     async def get_stats(self) -> SessionStats:
         """See `Storage.get_stats`."""
-        return await self._read(lambda reader: reader.position.stats)
+        return await self._read(lambda reader: reader.stats())
 
     async def close(self) -> None:
         """See `Storage.close`.
