@@ -213,6 +213,8 @@ class Agent:
     reassigned, which the next run sees. `stream_options` is the base of every request's options.
     """
 
+    state: AgentState
+
     def __init__(
         self,
         *,
