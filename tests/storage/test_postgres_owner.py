@@ -173,7 +173,7 @@ async def test_an_owner_whose_event_loop_is_blocked_keeps_its_lease(pool: Postgr
 async def test_an_owner_learns_of_its_loss_without_writing(pool: PostgresPool, caplog: pytest.LogCaptureFixture) -> None:
     """The heartbeat notices too, and says so once."""
     storage = await PostgresStorage.open(pool, "s1", lease_life=0.3, heartbeat=0.1)
-    await pool.fetch("UPDATE sessions SET fence = fence + 1")
+    await pool.fetch("UPDATE sessions SET fence = fence + 1, owner = NULL")
     await asyncio.sleep(1)
     assert caplog.text.count("can no longer write") == 1
     await storage.close()

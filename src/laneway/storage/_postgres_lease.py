@@ -44,7 +44,7 @@ UPDATE sessions SET owner = %s, fence = fence + 1, expires_at = clock_timestamp(
 WHERE session_id = %s AND (owner IS NULL OR owner = %s OR expires_at <= clock_timestamp() OR fence = %s)
 RETURNING session_key, fence, next_seq, next_segment, stats
 """
-_RENEW = "UPDATE {}.sessions SET expires_at = clock_timestamp() + make_interval(secs => %s) WHERE session_key = %s AND fence = %s RETURNING true"
+_RENEW = "UPDATE {}.sessions SET expires_at = clock_timestamp() + make_interval(secs => %s) WHERE session_key = %s AND owner = %s RETURNING true"
 _RAISE_FENCE = """
 UPDATE sessions SET fence = fence + 1, expires_at = clock_timestamp() + make_interval(secs => %s)
 WHERE session_key = %s AND owner = %s
@@ -177,8 +177,9 @@ class Lease:
 
     def _renew(self, connection: Connection[Any]) -> None:
         """Put the end off, in the thread of the renewals."""
-        fence, schema = self.fence, quoted(self._pool.schema)
-        row = connection.execute(_RENEW.format(schema).encode(), (self.life, self.session_key, fence)).fetchone()
-        if row is None and fence == self.fence and self.lost is None:  # and not raised by ourselves meanwhile
+        schema = quoted(self._pool.schema)
+        # By owner, not by fence: the event loop may be raising that at this very moment.
+        row = connection.execute(_RENEW.format(schema).encode(), (self.life, self.session_key, self._owner)).fetchone()
+        if row is None and self.lost is None:
             self.lost = self._loss(connection.execute(_HOLDER_IN.format(schema).encode(), (self._session_id,)).fetchall())
             _log.warning("%s", self.lost)
