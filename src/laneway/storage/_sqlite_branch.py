@@ -38,6 +38,7 @@ _OPEN: Final = MAX_SEQ
 # (CROSS JOIN keeps SQLite from reordering the look-ups.)
 _SEGMENT_OF: Final = "(SELECT r.segment FROM runs r WHERE r.first_seq <= e.seq ORDER BY r.first_seq DESC LIMIT 1)"
 PLACE_OF_ID: Final = f"SELECT e.seq, {_SEGMENT_OF} FROM ids i CROSS JOIN entries e ON e.seq = i.seq WHERE i.id = ?"
+LOST_ID: Final = "SELECT i.seq FROM ids i WHERE i.id = ? AND NOT EXISTS (SELECT 1 FROM usage_rows u WHERE u.seq = i.seq)"
 PLACE_OF_SEQ: Final = f"SELECT e.seq, {_SEGMENT_OF} FROM entries e WHERE e.seq = ?"
 LAST_RUN: Final = "SELECT first_seq, last_seq, segment FROM runs ORDER BY first_seq DESC LIMIT 1"
 LAST_RUN_OF_SEGMENT: Final = "SELECT last_seq FROM runs WHERE segment = ? ORDER BY first_seq DESC LIMIT 1"
@@ -122,9 +123,15 @@ class BranchIndex:
         if place is None:
             row = fetch(self._cursor, PLACE_OF_ID, (pack_id(id),))
             if row is None:
+                self.check_absent(id)
                 return None
             place = self._places[id] = Place(*row)
         return place
+
+    def check_absent(self, id: str) -> None:
+        """Raise `StorageCorruption` if an entry that is not there was there once: its id is taken, and by no usage row."""
+        if fetch(self._cursor, LOST_ID, (pack_id(id),)) is not None:
+            raise StorageCorruption(f"entry {id!r} was committed and is gone: the file is damaged; restore the session from a copy")
 
     def add(self, id: str, seq: int, parent: Place | None, *, is_compaction: bool) -> None:
         """Take in a new entry, newer than all others; the caller writes it."""

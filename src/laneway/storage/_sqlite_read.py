@@ -137,8 +137,14 @@ class SqliteReader:
 
     def entries(self, ids: Sequence[str]) -> dict[str, Entry]:
         """Answer `Storage.get_entries`."""
-        rows = ((id, fetch(self._cursor, GET_ENTRY, (pack_id(id),))) for id in ids)
-        return {id: read_entry(row).decode() for id, row in rows if row is not None}
+        found: dict[str, Entry] = {}
+        for id in ids:
+            row = fetch(self._cursor, GET_ENTRY, (pack_id(id),))
+            if row is None:
+                self._branches.check_absent(id)
+            else:
+                found[id] = read_entry(row).decode()
+        return found
 
     def scan_entries(self, scan: EntryScan) -> list[Entry]:
         """Answer `Storage.scan_entries`. Of a whole scan the number of rows is checked too."""
