@@ -146,11 +146,12 @@ def _add_optional(a: int | None, b: int | None) -> int | None:
 
 
 class ToolDeclaration(_Value, kw_only=True, frozen=True):
-    """A tool as the model sees it; `parameters` is a JSON Schema object."""
+    """A tool as the model sees it; `parameters` is a JSON Schema object. `strict` asks the provider to follow it to the letter."""
 
     name: str
     description: str
     parameters: dict[str, Any]
+    strict: bool | None = None
 
 
 class DeferredHandle(_Value, kw_only=True, frozen=True):

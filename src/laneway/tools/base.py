@@ -64,7 +64,7 @@ class AgentTool:
         """What the model is told of this tool; computed once."""
         if self._declaration is None:
             schema = self.parameters if isinstance(self.parameters, dict) else self.parameters.model_json_schema()
-            self._declaration = ToolDeclaration(name=self.name, description=self.description, parameters=schema)
+            self._declaration = ToolDeclaration(name=self.name, description=self.description, parameters=schema, strict=self.strict)
         return self._declaration
 
 

@@ -126,6 +126,19 @@ def test_tools_are_declared_with_a_complete_schema() -> None:
     assert bare.parameters == {}
 
 
+def test_a_strict_tool_is_strict_where_the_server_can() -> None:
+    """05 sc. 69: converted if it can be, else sent as it is; never to a server that does not know the word."""
+    can = chat_model(compat={"supports_strict_mode": True})
+    strict = ToolDeclaration(name="s", description="", parameters=TOOL.parameters, strict=True)
+    loose = ToolDeclaration(name="l", description="", parameters={"type": "object", "properties": {"p": {"$ref": "#/x"}}}, strict=True)
+    messages = (SystemMessage(tools_added=[TOOL, strict, loose]), USER)
+    first, second, third = (tool["function"] for tool in body(*messages, model=can)["tools"])
+    assert "strict" not in first
+    assert (second["strict"], second["parameters"]["required"], second["parameters"]["additionalProperties"]) == (True, ["path"], False)
+    assert ("strict" in third, third["parameters"]) == (False, loose.parameters)
+    assert all("strict" not in tool["function"] for tool in body(*messages)["tools"])
+
+
 def test_tools_follow_the_transcript() -> None:
     """Changes in the middle are collapsed: the current tools at the top, one merged system prompt."""
     other = ToolDeclaration(name="other", description="", parameters={})

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from laneway.llm._strict import NotStrict, strict_schema
 from laneway.llm._transform import legal_tool_name, render_system_update
 from laneway.llm.wire.openai_chat.compat import ChatCompat
 from laneway.messages import (
@@ -49,6 +50,7 @@ class MessageStyle(Struct, kw_only=True, frozen=True):
     thinking_as_text: bool
     reasoning_content: bool
     images_in_results: bool
+    strict_tools: bool
 
     @classmethod
     def of(cls, compat: ChatCompat, *, role: str, reasoning: bool, leading_systems: int, folded_systems: int) -> MessageStyle:
@@ -65,15 +67,25 @@ class MessageStyle(Struct, kw_only=True, frozen=True):
             thinking_as_text=compat.requires_thinking_as_text,
             reasoning_content=compat.requires_reasoning_content_on_assistant_messages and reasoning,
             images_in_results=compat.supports_images_in_tool_results,
+            strict_tools=compat.supports_strict_mode,
         )
 
 
-def declare_tool(tool: ToolDeclaration) -> dict[str, Any]:
-    """Return a tool's declaration. A schema of an object always has `properties`: OpenAI refuses one without."""
+def declare_tool(tool: ToolDeclaration, *, strict: bool = False) -> dict[str, Any]:
+    """Return a tool's declaration. A schema of an object always has `properties`: OpenAI refuses one without.
+
+    With `strict` the server can hold the model to a schema; that is asked for if the tool wants it and its schema has a strict form.
+    """
     parameters: dict[str, Any] = tool.parameters
     if parameters.get("type", "object") == "object" and "properties" not in parameters:
         parameters = {**parameters, "type": "object", "properties": {}}
     function: dict[str, Any] = {"name": legal_tool_name(tool.name), "description": tool.description, "parameters": parameters}
+    if strict and tool.strict:
+        try:
+            function["parameters"] = strict_schema(tool.parameters)
+            function["strict"] = True
+        except NotStrict:
+            pass  # a wish, not a condition: the arguments are validated here in any case
     return {"type": "function", "function": function}
 
 
@@ -137,7 +149,7 @@ class MessageConverter:
         if not self._style.mid_system or self._systems <= self._style.leading_systems:
             return
         if self._style.mid_tools and self._systems > self._style.folded_systems and message.tools_added:
-            self._write({"role": "system", "tools": [declare_tool(tool) for tool in message.tools_added]})
+            self._write({"role": "system", "tools": [declare_tool(tool, strict=self._style.strict_tools) for tool in message.tools_added]})
         text = render_system_update(message)
         if text:
             self._write({"role": self._style.role, "content": clean_text(text)})

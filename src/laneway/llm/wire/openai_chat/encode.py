@@ -98,7 +98,7 @@ def _max_tokens(model: Model, messages: Sequence[Message], options: StreamOption
 
 def _add_tools(body: dict[str, Any], tools: list[ToolDeclaration], messages: Sequence[Message], options: StreamOptions, compat: ChatCompat) -> None:
     if tools:
-        body["tools"] = [declare_tool(tool) for tool in tools]
+        body["tools"] = [declare_tool(tool, strict=compat.supports_strict_mode) for tool in tools]
         if options.tool_choice is not None:
             body["tool_choice"] = _tool_choice(options.tool_choice)
         if compat.zai_tool_stream:
