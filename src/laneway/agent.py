@@ -108,11 +108,7 @@ class AgentState:
         """Why the last turn failed or was aborted; None once another run starts."""
         return self._error
 
-    def reduce(self, event: AgentEvent) -> None:
-        """Apply an event; called before any listener sees it."""
-        change = _CHANGES.get(type(event))
-        if change is not None:
-            change(self, event)
+    # What each event changes; applied before any listener sees it.
 
     def _on_update(self, event: MessageUpdate) -> None:
         self._streaming_message = event.message
@@ -172,7 +168,9 @@ class _ActiveRun:
         """Reduce the event into the state, then serve each listener, then the stream."""
         if self.failures and type(event) is AgentEnd:
             event = msgspec.structs.replace(event, reason="error")
-        self.owner.state.reduce(event)
+        change = _CHANGES.get(type(event))
+        if change is not None:
+            change(self.owner.state, event)
         for subscription in self.owner.listeners:
             if not subscription.active or (self.failures and subscription in self.silenced):
                 continue
@@ -381,10 +379,12 @@ class Agent:
         return new
 
     def _config(self, run: _ActiveRun, skip_first_poll: bool) -> LoopConfig:
-        skip = [True] if skip_first_poll else []
-
         def steering() -> list[AgentMessage]:
-            return [] if skip and skip.pop() else self._drain_steering()
+            nonlocal skip_first_poll
+            if skip_first_poll:  # it was drained to start this run: the same message must not be eaten twice
+                skip_first_poll = False
+                return []
+            return self._drain_steering() if self._steering else []
 
         def interrupt() -> AbortSignal:
             if run.batch is None or run.batch.signal.aborted:
@@ -463,6 +463,8 @@ class Agent:
         return PendingMessages(steering=list(self._steering), follow_up=list(self._follow_up))
 
     def _drain_steering(self) -> list[AgentMessage]:
+        if not self._steering:
+            return []
         drained = self._drain(self._steering, self.steering_mode)
         if not self._steering:
             self._interrupting = False

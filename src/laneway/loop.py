@@ -397,15 +397,15 @@ class _Run:
             self._new.append(message)
             await self.emit(MessageEnd(message=message))
 
-    async def poll_steering(self) -> list[AgentMessage]:
-        poll = self._config.get_steering_messages
-        return [] if poll is None or self._signal.aborted or self._failure is not None else await self._poll(poll)
+    def poll_steering(self) -> Awaitable[list[AgentMessage]]:
+        return self._poll(self._config.get_steering_messages)
 
-    async def poll_follow_up(self) -> list[AgentMessage]:
-        poll = self._config.get_follow_up_messages
-        return [] if poll is None or self._signal.aborted or self._failure is not None else await self._poll(poll)
+    def poll_follow_up(self) -> Awaitable[list[AgentMessage]]:
+        return self._poll(self._config.get_follow_up_messages)
 
-    async def _poll(self, poll: Poll) -> list[AgentMessage]:
+    async def _poll(self, poll: Poll | None) -> list[AgentMessage]:
+        if poll is None or self._signal.aborted or self._failure is not None:
+            return []
         try:
             polled = poll()
             return list(polled if isinstance(polled, list) else await polled or ())
@@ -497,7 +497,8 @@ class _Run:
         self._partial = None
         messages.append(final)
         self._new.append(final)
-        self._limits.count(final)
+        if self._config.limits is not None:
+            self._limits.count(final)
         await self.emit(MessageEnd(message=final))
         return final
 
@@ -637,8 +638,6 @@ class _LimitCounter:
         self._cut: list[tuple[str, Any]] | None = None
 
     def count(self, message: AssistantMessage) -> None:
-        if self._limits is None:
-            return
         self._turns += 1
         self._calls += len(message.tool_calls)
         self._tokens += message.usage.output

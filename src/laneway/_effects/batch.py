@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from laneway._effects.call_tools import (
     INTERRUPTED,
@@ -94,7 +94,8 @@ async def _sequential(batch: Batch, emit: Emit) -> None:
                 running.start(index, call, outcome)
                 await running.drain()
             finally:
-                await running.stop()
+                if not running.release():
+                    await running.stop()
             outcome = batch.outcomes[index]
             assert outcome is not None
         else:
@@ -107,11 +108,11 @@ async def _parallel(batch: Batch, emit: Emit) -> None:
     prepared: list[tuple[int, ToolCall, Prepared]] = []
     for index, call in enumerate(batch.calls):
         outcome = await _preflight(batch, call, emit)
-        if isinstance(outcome, Prepared):
+        if type(outcome) is Prepared:
             prepared.append((index, call, outcome))
         else:
-            batch.outcomes[index] = outcome
-            await _emit_end(call, outcome, emit)
+            settled = batch.outcomes[index] = cast(Outcome, outcome)
+            await _emit_end(call, settled, emit)
     running = _Running(batch, emit)
     try:
         for index, call, ready in prepared:
@@ -123,7 +124,8 @@ async def _parallel(batch: Batch, emit: Emit) -> None:
                 await _emit_end(call, stopped, emit)
         await running.drain()
     finally:
-        await running.stop()
+        if not running.release():
+            await running.stop()
     for call, outcome in zip(batch.calls, batch.outcomes, strict=True):
         assert outcome is not None
         await _emit_result(batch, call, outcome, emit)
@@ -260,12 +262,14 @@ class _Running:
         if not delivery.done():
             delivery.set_result(None)
 
-    async def stop(self) -> None:
-        """Let go; cancel what still runs (only when an emit raised or the task was cancelled) and wait for it to settle."""
+    def release(self) -> bool:
+        """Let go of the signals; say whether every call is settled."""
         self._closed = True
         self._watch.release(keep=self._batch.watch is not None)
-        if not self._left:
-            return
+        return not self._left
+
+    async def stop(self) -> None:
+        """Cancel what still runs (an emit raised, or the task was cancelled) and wait for it to settle."""
         for delivery in self._deliveries.values():
             self._delivered(delivery)
         for running in self._calls.values():

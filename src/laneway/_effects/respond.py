@@ -12,7 +12,7 @@ import msgspec
 
 from laneway.abort import AbortSignal, void
 from laneway.events import BlockEvent, StreamDone, StreamError, StreamStart
-from laneway.llm._writer import PartialMessage, describe, kind_of
+from laneway.llm._writer import describe, kind_of
 from laneway.llm.base import Model, ProviderFailure, StreamFn, StreamOptions, Transcript
 from laneway.messages import AssistantMessage, ErrorInfo, ToolCall
 
@@ -52,7 +52,7 @@ async def respond(
             guard.waiting = True  # what guard.wait() does, without a coroutine of its own per event
             event: Any = await step()
             guard.waiting = False
-            kind = type(event)  # `isinstance` costs several times as much on these types, and this is per delta
+            kind: object = type(event)  # `isinstance` costs several times as much on these types, and this is per delta
             if kind is StreamDone or kind is StreamError:
                 stream = None  # it ended by itself
                 return _final(event.message, signal)
@@ -149,17 +149,15 @@ def _empty(model: Model) -> AssistantMessage:
     return AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id, stop_reason="pending")
 
 
-def _plain(message: AssistantMessage) -> AssistantMessage:
-    return copy.copy(message) if isinstance(message, PartialMessage) else message
-
-
 def _settle(message: AssistantMessage, error: BaseException, signal: AbortSignal | None) -> AssistantMessage:
     """Return what had arrived as a message that says why there is no more."""
     aborted = signal is not None and signal.aborted
     info = error.info if isinstance(error, ProviderFailure) else ErrorInfo(kind=kind_of(error))
+    if type(message) is not AssistantMessage:
+        message = copy.copy(message)
     return _final(
         msgspec.structs.replace(
-            _plain(message), stop_reason="aborted" if aborted else "error", error_message=describe(error), error=None if aborted else info
+            message, stop_reason="aborted" if aborted else "error", error_message=describe(error), error=None if aborted else info
         ),
         signal,
     )
@@ -167,7 +165,8 @@ def _settle(message: AssistantMessage, error: BaseException, signal: AbortSignal
 
 def _final(message: AssistantMessage, signal: AbortSignal | None) -> AssistantMessage:
     """Make a provider's last word one that the engines can rely on: settled, with an error text, with distinct call ids."""
-    message = _plain(message)
+    if type(message) is not AssistantMessage:
+        message = copy.copy(message)  # a live partial becomes a plain message of this moment
     if message.stop_reason == "pending":
         message = msgspec.structs.replace(
             message, stop_reason="error", error_message=message.error_message or "the provider ended the response without a stop reason"
@@ -177,13 +176,13 @@ def _final(message: AssistantMessage, signal: AbortSignal | None) -> AssistantMe
     if message.stop_reason in ("error", "aborted") and not message.error_message:
         text = "aborted" if message.stop_reason == "aborted" else "the provider gave no reason"
         message = msgspec.structs.replace(message, error_message=text)
-    return _distinct_ids(message)
-
-
-def _distinct_ids(message: AssistantMessage) -> AssistantMessage:
-    """Give calls that share an id, or have none, ids of their own: a result names its call by id."""
     calls = message.tool_calls
-    if not calls or (len(calls) == 1 and calls[0].id) or len({call.id for call in calls} - {""}) == len(calls):
+    return _distinct_ids(message, calls) if len(calls) > 1 or (calls and not calls[0].id) else message
+
+
+def _distinct_ids(message: AssistantMessage, calls: list[ToolCall]) -> AssistantMessage:
+    """Give calls that share an id, or have none, ids of their own: a result names its call by id."""
+    if len({call.id for call in calls} - {""}) == len(calls):
         return message
     taken = {call.id for call in calls}
     seen: set[str] = {""}
