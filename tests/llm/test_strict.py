@@ -50,8 +50,8 @@ def prop(schema: Any) -> dict[str, Any]:
     "schema",
     [
         prop({"$ref": "#/$defs/x"}), {**prop({"type": "string"}), "$defs": {}}, prop({"oneOf": []}), prop({"allOf": []}), prop({"not": {}}),
-        prop({"type": "object", "patternProperties": {}}), prop({"type": "array", "prefixItems": []}), prop({"type": "array", "items": [{}]}), prop(True),
-        prop({}), prop({"description": "anything"}), prop({"properties": {}}), prop({"type": ["object", "null"], "properties": {}}),
+        prop({"type": "object", "patternProperties": {}}), prop({"type": "array", "prefixItems": []}), prop({"type": "array", "items": [{}]}),
+        prop(True), prop({}), prop({"description": "anything"}), prop({"properties": {}}), prop({"type": ["object", "null"], "properties": {}}),
         prop({"type": "object", "additionalProperties": True}), prop({"type": "object", "additionalProperties": {"type": "string"}}),
         prop({"anyOf": [{"type": "object", "properties": {}}]}), prop({"anyOf": [{"type": "array", "items": {"type": "string"}}]}),
         {"type": "object", "properties": {}, "required": ["ghost"]}, {"type": "array", "items": {"type": "string"}}, {"type": "string"},

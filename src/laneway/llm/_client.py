@@ -1,19 +1,28 @@
-"""What every wire that streams server-sent events does alike: from a request to an `AssistantStream` that never raises.
+"""What every wire does alike: from a request to an `AssistantStream` that never raises.
 
 A wire gives a `prepare` function, which makes the request body and the decoder when the stream is first read; the rest is here:
-the callbacks, the request with its retries, the events, the end of the stream, failures and aborts.
+the callbacks, the request with its retries, the events, the end of the stream, failures and aborts. A wire's client is this much::
+
+    def stream(model, transcript, options):
+        taken = Transcript(messages=list(transcript.messages))     # later changes of the list are not this request's
+        writer = StreamWriter(model)
+        def prepare():                                             # may be async, may raise
+            return Prepared(url=…, headers=…, body=encode(model, taken, options), decoder=Decoder(model, writer))
+        return stream_events(model, options, writer, prepare)
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from copy import deepcopy
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from laneway.abort import abort_scope
 from laneway.events import AssistantEvent
 from laneway.llm._errors import read_error_body, redact
 from laneway.llm._http import HttpRequest, HttpStream, illegal_header, merge_headers, open_stream
@@ -39,15 +48,33 @@ class WireDecoder(Protocol):
     def finish(self) -> list[AssistantEvent]: ...
 
 
+class Splitter(Protocol):
+    """Cuts the bytes of a response into events: `SseDecoder`, or a wire's own framing. `stray` is what was no event."""
+
+    @property
+    def stray(self) -> bytes: ...
+    def feed(self, chunk: bytes) -> list[SseEvent]: ...
+    def finish(self) -> list[SseEvent]: ...
+
+
 class Prepared(Struct, kw_only=True, frozen=True):
-    """A request ready to be sent. `headers` are the wire's own; the model's and the options' are laid over them."""
+    """A request ready to be sent. `headers` are the wire's own; the model's and the options' are laid over them.
+
+    `split` makes the splitter of the response. `sign` may change the request when its body and headers are final (a signature over them).
+    """
 
     url: str
     body: dict[str, Any]
     decoder: WireDecoder
     headers: dict[str, str | None] = {}
+    split: Callable[[], Splitter] = SseDecoder
+    sign: Callable[[HttpRequest], HttpRequest] | None = None
 
 
+Prepare: TypeAlias = Callable[[], "Prepared | Awaitable[Prepared]"]
+
+
+@cache
 def user_agent() -> str:
     """Return how laneway introduces itself."""
     from importlib.metadata import PackageNotFoundError, version
@@ -58,25 +85,27 @@ def user_agent() -> str:
         return "laneway"
 
 
-def stream_events(model: Model, options: StreamOptions, writer: StreamWriter, prepare: Callable[[], Prepared]) -> AssistantStream:
+def stream_events(model: Model, options: StreamOptions, writer: StreamWriter, prepare: Prepare) -> AssistantStream:
     """Return the stream of one response. Nothing happens before it is read; every failure, of `prepare` too, is its last event."""
     return AssistantStream(_events(model, options, writer, prepare), fallback=writer.fallback, signal=options.signal)
 
 
-async def _events(model: Model, options: StreamOptions, writer: StreamWriter, prepare: Callable[[], Prepared]) -> AsyncGenerator[AssistantEvent]:
+async def _events(model: Model, options: StreamOptions, writer: StreamWriter, prepare: Prepare) -> AsyncGenerator[AssistantEvent]:
     if options.signal is not None:
         options.signal.raise_if_aborted()
-    prepared = prepare()
+    prepared: Prepared = await _finished(prepare(), options)
     body = await _final_body(prepared.body, model, options)
     request = make_request(model, options, prepared, encode_body(body))
+    if prepared.sign is not None:
+        request = prepared.sign(request)
     async with open_stream(request, options) as response:
         if options.on_response is not None:
-            await _maybe_await(options.on_response(response.info, model))
+            await _finished(options.on_response(response.info, model), options)
         writer.start()
         for event in writer.take():
             yield event
         try:
-            async for event in _decoded(model, options, response, prepared.decoder):
+            async for event in _decoded(model, options, response, prepared):
                 yield event
         except ProviderFailure as failure:
             for event in writer.take():
@@ -90,16 +119,16 @@ def _without_secrets(failure: ProviderFailure, request: HttpRequest) -> Provider
     return ProviderFailure(text, kind=failure.info.kind, status=failure.info.status, retry_after_ms=failure.info.retry_after_ms)
 
 
-async def _decoded(model: Model, options: StreamOptions, response: HttpStream, decoder: WireDecoder) -> AsyncGenerator[AssistantEvent]:
+async def _decoded(model: Model, options: StreamOptions, response: HttpStream, prepared: Prepared) -> AsyncGenerator[AssistantEvent]:
     """Read the response to its end and give its events, the terminal one included."""
-    sse = SseDecoder()
+    splitter, decoder = prepared.split(), prepared.decoder
     signal = options.signal
     ended = False
     seen = 0
     while not ended and not decoder.complete:
         chunk = await response.read()
         ended = not chunk
-        events = _split(sse, chunk, model)
+        events = _split(splitter, chunk, model)
         seen += len(events)
         for event in events:
             if signal is not None and signal.aborted:
@@ -107,7 +136,7 @@ async def _decoded(model: Model, options: StreamOptions, response: HttpStream, d
             for assistant_event in decoder.feed(event.data, event.event):
                 yield assistant_event
     if not seen:
-        for assistant_event in _from_other_body(model, sse.stray, decoder):
+        for assistant_event in _from_other_body(model, splitter.stray, decoder):
             yield assistant_event
     if not ended:
         await _drain(response)
@@ -117,9 +146,9 @@ async def _decoded(model: Model, options: StreamOptions, response: HttpStream, d
         yield assistant_event
 
 
-def _split(sse: SseDecoder, chunk: bytes, model: Model) -> list[SseEvent]:
+def _split(splitter: Splitter, chunk: bytes, model: Model) -> list[SseEvent]:
     try:
-        return sse.feed(chunk) if chunk else sse.finish()
+        return splitter.feed(chunk) if chunk else splitter.finish()
     except SseTooLarge as error:
         raise ProviderFailure(f"{model.provider}: {error}", kind="protocol") from None
 
@@ -150,7 +179,7 @@ async def _final_body(body: dict[str, Any], model: Model, options: StreamOptions
     if options.on_payload is None:
         return body
     mine = deepcopy(body)
-    replaced = await _maybe_await(options.on_payload(mine, model))
+    replaced = await _finished(options.on_payload(mine, model), options)
     return mine if replaced is None else replaced
 
 
@@ -174,5 +203,9 @@ def make_request(model: Model, options: StreamOptions, prepared: Prepared, body:
     return HttpRequest(url=prepared.url, headers=headers, body=body, provider=model.provider)
 
 
-async def _maybe_await(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+async def _finished(value: Any, options: StreamOptions) -> Any:
+    """Return what a function gave that may be async; an abort does not wait for it."""
+    if not inspect.isawaitable(value):
+        return value
+    async with abort_scope(options.signal):
+        return await value

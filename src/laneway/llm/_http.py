@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -112,7 +113,8 @@ class _LoopClients:
         try:
             yield
         finally:
-            _clients.pop(asyncio.get_running_loop(), None)
+            with _registry:
+                _clients.pop(asyncio.get_running_loop(), None)
             clients = list(self.by_setting.values())
             self.by_setting.clear()
             for client in clients:
@@ -123,6 +125,7 @@ class _LoopClients:
 
 
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClients] = weakref.WeakKeyDictionary()
+_registry = threading.Lock()  # loops of several threads share the dictionary
 
 
 async def shared_client(url: str) -> httpx2.AsyncClient:
@@ -133,9 +136,10 @@ async def shared_client(url: str) -> httpx2.AsyncClient:
     loop = asyncio.get_running_loop()
     clients = _clients.get(loop)
     if clients is None:
-        for stale in [other for other in _clients if other.is_closed()]:
-            del _clients[stale]
-        clients = _clients[loop] = _LoopClients()
+        with _registry:
+            for stale in [other for other in list(_clients) if other.is_closed()]:
+                _clients.pop(stale, None)
+            clients = _clients[loop] = _LoopClients()
         await clients.start()
     environment = os.environ
     proxies = tuple(environment.get(name) for name in _PROXY_VARIABLES)

@@ -411,6 +411,11 @@ class OutgoingConversation(Generic[Item]):
         self._seen: list[AgentMessage] = []
         self._settled = 0
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much JSON is kept."""
+        return len(self._kept.json)
+
     def begins(self, messages: Sequence[AgentMessage]) -> bool:
         """Whether what was converted so far is a beginning of `messages`."""
         return len(self._seen) <= len(messages) and messages[: len(self._seen)] == self._seen
@@ -432,6 +437,7 @@ class OutgoingConversation(Generic[Item]):
 
 
 _CACHE_SIZE = 16
+_CACHE_BYTES = 64 * 1024 * 1024
 _cache: list[tuple[Any, OutgoingConversation[Any]]] = []
 
 
@@ -456,4 +462,6 @@ def convert_cached(key: Any, messages: Sequence[AgentMessage], make: Callable[[]
     items = found.items(taken)
     _cache.append((key, found))
     del _cache[:-_CACHE_SIZE]
+    while sum(entry[1].kept_bytes for entry in _cache) > _CACHE_BYTES:
+        del _cache[:1]
     return items

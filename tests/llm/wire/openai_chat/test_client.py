@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -419,3 +420,24 @@ async def test_cancelling_at_every_moment_leaves_nothing_behind() -> None:
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
             assert isinstance(outcome, (asyncio.CancelledError, AssistantMessage))
             await response.aclose()
+
+
+async def test_a_huge_event_arrives_over_the_wire() -> None:
+    """05 sc. 148: 5 MiB in one event, cut by the network as it likes."""
+    async with Loopback([sse_reply(chunk("x" * (5 << 20)), chunk(finish="stop"))]) as server:
+        assert len((await final(ask(server))).text) == 5 << 20
+
+
+async def test_the_first_event_comes_with_the_first_byte() -> None:
+    """Nothing waits for more than one event: the delta is there while the server is silent."""
+    async with Loopback([sse_reply(chunk("first"), 60.0)]) as server, asyncio.timeout(10), ask(server) as response:
+        seen = [event.type async for event in until_delta(response)]
+    assert seen == ["start", "text_start", "text_delta"]
+
+
+async def until_delta(response: AssistantStream) -> AsyncGenerator[AssistantEvent]:
+    """The events up to the first delta."""
+    async for event in response:
+        yield event
+        if event.type == "text_delta":
+            return
