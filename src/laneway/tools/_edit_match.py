@@ -104,9 +104,8 @@ def apply_edits(original: str, edits: list[Edit], shown: str, check: Callable[[]
             raise ToolError(f"{_which(index, edits)}{_missing(source, edit, shown)}")
         if len(matches) > 1:
             raise ToolError(f"{_which(index, edits)}{_ambiguous(source, matches, shown)}")
-        at = source.text.find(edit.old_text)
-        exact = _Match(start=at, end=at + len(edit.old_text), normal=False)
-        ranges.append(source.locate(matches[0] if fuzzy else exact))
+        place = source.locate(matches[0])
+        ranges.append(place if fuzzy else source.exactly(edit.old_text, place))
     _refuse_overlap(ranges, shown)
     spans = [_span(source, place, edit) for place, edit in zip(ranges, wanted, strict=True)]
     spans.sort(key=lambda span: span.start)
@@ -184,6 +183,14 @@ class _Source:
         start, lead = self._start_column(first, begin, match.first_blanks)
         end, tail = self._end_column(last, stop, match.last_blanks)
         return _Range(start=self.starts[first] + start, end=self.starts[last] + end, first_line=first, lead=lead, tail=tail)
+
+    def exactly(self, passage: str, place: _Range) -> _Range:
+        """Return where the passage is letter by letter if that is at `place`; the normalised copy can only say where it begins."""
+        for at in _find_all(self.text, passage):
+            exact = self.locate(_Match(start=at, end=at + len(passage), normal=False))
+            if exact.start == place.start:
+                return exact
+        return place
 
     def line(self, index: int) -> str:
         """Return a line of the original without its ending."""

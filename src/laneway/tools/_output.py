@@ -106,6 +106,7 @@ class Output:
         self._cleaner = Cleaner()
         self._tail = bytearray()
         self._keep = 2 * max_bytes + 4
+        self._begins_in_line = False  # whether the first line of the tail is the end of a longer one
         self._breaks = 0
         self._bytes = 0
         self._line_bytes = 0  # of the line being written
@@ -132,7 +133,7 @@ class Output:
             return chunk
         self._bytes += start
         self._breaks += chunk.count(b"\n", 0, start)
-        self._line_bytes, self._returned = 0, False
+        self._line_bytes, self._returned, self._begins_in_line = 0, False, False
         self._tail.clear()
         return chunk[start:]
 
@@ -180,6 +181,7 @@ class Output:
             return
         self._overwritten += 1
         del self._tail[self._tail.rfind(b"\n") + 1 :]
+        self._begins_in_line = self._begins_in_line and bool(self._tail)
         self._bytes -= self._line_bytes
         self._line_bytes = 0
 
@@ -196,20 +198,30 @@ class Output:
             self._line_bytes = len(part) - last - 1
         if len(self._tail) > 2 * self._keep:
             cut = len(self._tail) - self._keep
+            self._begins_in_line = self._tail[cut - 1] != ord("\n")
             del self._tail[:cut]
 
     def _truncation(self, final: bool) -> Truncation:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         start = 0
         if self._bytes > len(self._tail):  # the tail may begin inside a character
-            while start < len(self._tail) and self._tail[start] & 0xC0 == 0x80:
+            while start < min(3, len(self._tail)) and self._tail[start] & 0xC0 == 0x80:
                 start += 1
         text = decoder.decode(bytes(self._tail[start:]), final)
+        if self._begins_in_line and "\n" in text[:-1]:
+            text = text[text.index("\n") + 1 :]
         cut = truncate_tail(text, max_lines=self._max_lines, max_bytes=self._max_bytes)
         total_lines = self._breaks + (1 if self._line_bytes else 0)
         if total_lines == cut.total_lines and self._bytes <= len(self._tail):
             return cut
-        return replace(cut, truncated=True, truncated_by=cut.truncated_by or "bytes", total_lines=total_lines, total_bytes=self._bytes)
+        return replace(
+            cut,
+            content=cut.content if cut.truncated else text.removesuffix("\n"),
+            truncated=True,
+            truncated_by=cut.truncated_by or "bytes",
+            total_lines=total_lines,
+            total_bytes=self._bytes,
+        )
 
 
 class _Spill:
