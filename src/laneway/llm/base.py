@@ -197,7 +197,7 @@ class AssistantStream:
             event = StreamError(message=self._fallback(error, self._aborted()))
         finally:
             self._running = False
-        kind: object = type(event)
+        kind = type(event)  # pyright: ignore[reportUnknownVariableType] - exact types are several times cheaper than isinstance here
         if kind is StreamDone or kind is StreamError:
             await self._settle(event.message)
         return event
