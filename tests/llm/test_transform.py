@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from copy import deepcopy
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laneway.llm import _transform
 from laneway.llm._transform import (
     IMAGE_PLACEHOLDER,
     IdPolicy,
     OutgoingConversation,
+    WireItems,
     convert_cached,
+    encode_body,
     legal_tool_name,
     plan_tools,
     short_hash,
@@ -21,7 +25,7 @@ from laneway.llm._transform import (
     tool_name_map,
     transform,
 )
-from laneway.llm.base import Model
+from laneway.llm.base import Model, encode_json
 from laneway.messages import (
     AssistantContent,
     AssistantMessage,
@@ -323,3 +327,51 @@ def test_a_late_result_still_counts() -> None:
     assert convert(messages, "late") == ["user:", "assistant:1,2", "tool_result:1", "tool_result:2"]
     messages += [UserMessage(content="b"), result("2")]
     assert convert(messages, "late") == ["user:", "assistant:1,2", "tool_result:1", "tool_result:2", "user:"]
+
+
+def converted(messages: list[Message], key: object) -> WireItems[str]:
+    """The wire's items with what is kept of them."""
+    return convert_cached(key, messages, lambda: OutgoingConversation(MODEL, IdPolicy(), Names()))
+
+
+def test_the_kept_json_is_the_json() -> None:
+    """Encoding with what is kept gives the very bytes of encoding anew, whatever stands before or is replaced in it."""
+    messages: list[Message] = [SystemMessage(content="s")]
+    key = object()
+    for turn in range(12):
+        messages += [UserMessage(content="q\ud83d"), own(call(f"c{turn}")), result(f"c{turn}"), own(TextContent(text="a"))]
+        items = converted(messages, key)
+        for variant in (
+            items,
+            items.with_lead("first", "second"),
+            items.with_lead("x").with_item(-1, "last"),
+            items.with_item(0, "new"),
+            WireItems(["a"]),
+        ):
+            body = {"before": 1, "items": variant, "after": [variant]}
+            assert encode_body(body) == encode_json({"before": 1, "items": list(variant), "after": [list(variant)]})
+    assert encode_body({"items": WireItems()}) == b'{"items":[]}'
+    assert encode_body({"a": "\ud83d"}) == encode_json({"a": "\ud83d"})
+
+
+def test_an_earlier_request_s_items_stay_as_they_were() -> None:
+    """The kept JSON grows; a body that was made before is not changed by that."""
+    key = object()
+    messages: list[Message] = [UserMessage(content="q"), own(call("1")), result("1"), own(TextContent(text="a"))]
+    early = converted(messages, key)
+    before = encode_body({"items": early})
+    converted([*messages, UserMessage(content="r"), own(TextContent(text="b")), UserMessage(content="s")], key)
+    assert encode_body({"items": early}) == before
+    copied = deepcopy({"items": early})
+    assert type(copied["items"]) is list
+    assert copied["items"] == early
+
+
+def test_what_is_remembered_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few conversations, and not without bound."""
+    for number in range(40):
+        convert([UserMessage(content=str(number)), own(TextContent(text="x"))], ("limit", number))
+    assert len(_transform._cache) <= 16
+    monkeypatch.setattr(_transform, "_CACHE_BYTES", 10)
+    convert([UserMessage(content="q"), own(call("1")), result("1"), own(TextContent(text="x"))], "big")
+    assert _transform._cache == []
