@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from crash.world import LosingStorage, World
 from laneway.errors import HarnessClosed, HarnessFault
 from laneway.harness import AgentHarness, AgentLane, Waiting
 from laneway.storage.base import Storage
-from laneway.testing._storage_doubles import Crash, CrashingStorage, RecordingStorage
+from laneway.testing import Crash, CrashingStorage, RecordingStorage
 
 Mode = Literal["before", "lost", "after"]
 MODES: tuple[Mode, ...] = ("before", "lost", "after")
@@ -37,7 +38,8 @@ async def process(script: Script, world: World, storage: Storage, work: Callable
         harness, lane, _ = await world.open(storage, **script.options(world))
         await work(world, harness, lane)
     except (Crash, HarnessFault, HarnessClosed) as error:
-        assert _is_crash(error), error
+        if not _is_crash(error):
+            raise
         return True
     finally:
         if harness is not None:
@@ -46,10 +48,8 @@ async def process(script: Script, world: World, storage: Storage, work: Callable
 
 
 async def _quiet_close(harness: AgentHarness) -> None:
-    try:
+    with contextlib.suppress(Crash):
         await harness.close()
-    except Crash:
-        pass
 
 
 def _is_crash(error: BaseException | None) -> bool:

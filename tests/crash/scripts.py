@@ -164,6 +164,7 @@ def _abort_world() -> World:
 
 
 async def _sleepy(world: World, call_id: str, args: Any, signal: Any, update: Any) -> Any:
+    world.running.set()
     await signal.wait()
     return text_result("stopped early")
 
@@ -178,8 +179,9 @@ async def _abort_play(world: World, harness: AgentHarness, lane: AgentLane) -> N
     try:
         await lane.steer("s1")
         await lane.next_run("n1")
-        while not world.executed and not driving.done():
-            await asyncio.sleep(0)
+        running = asyncio.ensure_future(world.running.wait())
+        await asyncio.wait((running, driving), return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
         await lane.abort()
     finally:
         driving.cancel()

@@ -16,7 +16,7 @@ from laneway.messages import AssistantMessage, Message, ToolResultMessage, Usage
 from laneway.session import Session
 from laneway.storage.base import CommitResult, Storage, Write
 from laneway.storage.memory import MemoryStorage
-from laneway.testing._storage_doubles import Crash, CrashingStorage
+from laneway.testing import Crash, CrashingStorage
 from laneway.tools.base import AgentTool, current_host, text_result
 
 MODEL = Model(id="m", provider="p", api="x", context_window=200_000, max_tokens=4_096)
@@ -55,7 +55,7 @@ class World:
     storage: Storage = field(default_factory=MemoryStorage)
     requests: list[list[Message]] = field(default_factory=list)
     executed: Counter[str] = field(default_factory=Counter)
-    replayed: list[str] = field(default_factory=list)
+    running: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stream(self, model: Model, transcript: Transcript, options: StreamOptions) -> AssistantStream:
         """The stream function of every process."""

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+
 from crash.invariants import check_idle, check_transcript
 from harness.double import Scripted
-
 from laneway.harness import AgentHarness, AgentLane, RetryPolicy
 from laneway.session import Session
 from laneway.storage.base import MessageEntry, Write
 from laneway.storage.memory import MemoryStorage
-from laneway.testing._storage_doubles import RecordingStorage
+from laneway.testing import RecordingStorage
 from laneway.tools.base import AgentTool, text_result
 
 
@@ -128,6 +128,13 @@ async def lane_of() -> AsyncIterator[Opener]:
     for fixture in opened:
         async with asyncio.timeout(15):
             await fixture.harness.close()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Let others run until something is so."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0)
 
 
 def tool(name: str, run: Any = None, **options: Any) -> AgentTool:

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from harness.conftest import tool
 from harness.double import call, calls, text
-
 from laneway.harness import NotSuspended, Suspend, Waiting
 
 

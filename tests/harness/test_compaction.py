@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
-from crash.invariants import check_transcript
-from harness.conftest import Fixture, tool
-from harness.double import call, calls, error, overflow, text, truncated
 
+from crash.invariants import check_transcript
+from harness.conftest import Fixture, tool, until
+from harness.double import call, calls, error, overflow, text, texts, truncated
 from laneway.harness import (
     CompactionSettings,
     Decline,
@@ -42,8 +43,7 @@ SMALL = CompactionSettings(reserve_tokens=199_000, keep_recent_tokens=300)  # du
 
 def big(reply: Any, tokens: int) -> Any:
     """A reply that reports a context of this size."""
-    reply.usage = Usage(input=tokens - 5, output=5, total_tokens=tokens)
-    return reply
+    return dataclasses.replace(reply, usage=Usage(input=tokens - 5, output=5, total_tokens=tokens))
 
 
 async def compaction_of(fixture: Fixture) -> CompactionEntry:
@@ -95,7 +95,7 @@ def test_no_budget_cuts_between_a_call_and_its_results() -> None:
     messages = [UserMessage(content="go"), *(m for number in range(6) for m in _batch(number)), UserMessage(content="on"), *_batch(9)]
     items = [Item(message=message) for message in messages]
     points = cut_points(items)
-    for budget in range(0, 200):
+    for budget in range(200):
         cut = choose_cut(items, budget, whole_if_small=False)
         assert cut == 0 or cut in points
         kept = [item.message for item in items[cut:]]
@@ -180,11 +180,11 @@ async def test_a_manual_compaction(lane_of: Any) -> None:
     assert entry.summary.endswith("the summary")
     assert (entry.retained_tail, entry.usage.total_tokens, entry.from_hook) == ([], 120, False)
     asked = fixture.script.requests[1]
-    assert "Additional focus: names only" in asked.texts[0]
+    assert "Additional focus: names only" in texts(asked)[0]
     assert (asked.options.cache_retention, asked.options.deferred, asked.options.session_id.count(":")) == ("none", False, 2)
     await fixture.lane.prompt("two")
-    assert fixture.script.requests[-1].texts[0].startswith("user:The conversation so far")
-    assert fixture.script.requests[-1].texts[1:] == ["user:two"]
+    assert texts(fixture.script.requests[-1])[0].startswith("user:The conversation so far")
+    assert texts(fixture.script.requests[-1])[1:] == ["user:two"]
     await fixture.check()
 
 
@@ -209,7 +209,7 @@ async def test_a_second_compaction_brings_the_first_up_to_date(lane_of: Any) -> 
     assert [getattr(m, "text", "") for m in (await compaction_of(fixture)).retained_tail] == ["b"]
     await fixture.lane.prompt("three")
     await fixture.lane.compact()
-    asked = fixture.script.requests[-1].texts[0]
+    asked = texts(fixture.script.requests[-1])[0]
     assert "<previous-summary>" in asked
     assert "[Assistant] b" in asked
     assert "a" * 50 not in asked
@@ -279,8 +279,7 @@ async def test_an_aborted_compaction_keeps_what_it_cost(lane_of: Any) -> None:
     fixture = await lane_of(text("a"), text("summary", gate=gate))
     await fixture.lane.prompt("one")
     running = asyncio.ensure_future(fixture.lane.compact())
-    while len(fixture.script.requests) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(fixture.script.requests) >= 2)
     await fixture.lane.abort()
     assert (await running).status == "aborted"
     assert [e.status for e in fixture.told("compaction_end")] == ["aborted"]
@@ -294,8 +293,7 @@ async def test_a_compaction_is_followed_by_what_is_queued(lane_of: Any) -> None:
     fixture = await lane_of(text("a"), text("## Goal\ns", gate=gate), text("b"))
     await fixture.lane.prompt("one")
     running = asyncio.ensure_future(fixture.lane.compact())
-    while len(fixture.script.requests) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(fixture.script.requests) >= 2)
     with pytest.raises(LaneBusy):
         await fixture.lane.compact()
     await fixture.lane.next_run("n1")
@@ -311,8 +309,7 @@ async def test_a_compaction_interrupted_by_a_crash(lane_of: Any) -> None:
     fixture = await lane_of(text("a"), text("lost", gate=gate), SUMMARY)
     await fixture.lane.prompt("one")
     running = asyncio.ensure_future(fixture.lane.compact())
-    while len(fixture.script.requests) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(fixture.script.requests) >= 2)
     await fixture.reopen(compaction=CompactionSettings(keep_recent_tokens=5))
     await asyncio.gather(running, return_exceptions=True)
     assert (await fixture.lane.inspect()).at == "summary.effect_pending"
@@ -339,7 +336,7 @@ async def test_a_threshold_compacts_between_turns(lane_of: Any) -> None:
         "turn_end", "run_end",
     ]  # fmt: skip
     assert fixture.told("compaction_start")[0].reason == "threshold"
-    assert fixture.script.requests[-1].texts[0].startswith("user:The conversation so far")
+    assert texts(fixture.script.requests[-1])[0].startswith("user:The conversation so far")
     assert ["op.preparation", "op.state=summary.deciding"] in fixture.writes
     await fixture.check()
 
@@ -363,7 +360,7 @@ async def test_an_overflow_is_answered_by_one_compaction(lane_of: Any) -> None:
     assert [e.reason for e in fixture.told("compaction_start")] == ["overflow"]
     first, second = fixture.told("turn_start")
     assert first.turn_id != second.turn_id
-    assert fixture.script.requests[-1].texts[-1] == "user:two"
+    assert texts(fixture.script.requests[-1])[-1] == "user:two"
     await fixture.check()
 
 
@@ -423,8 +420,8 @@ async def test_a_split_turn_is_summarised_in_two_requests(lane_of: Any) -> None:
     summary = (await compaction_of(fixture)).summary
     assert "the summary" in summary
     assert "The beginning of the current turn" in summary
-    assert "[User] before" in fixture.script.requests[2].texts[0]
-    assert "[User] go" in fixture.script.requests[3].texts[0]
+    assert "[User] before" in texts(fixture.script.requests[2])[0]
+    assert "[User] go" in texts(fixture.script.requests[3])[0]
     assert len(await fixture.storage.scan_usage(UsageScan())) == 5
     await check_transcript(fixture.storage)
 
@@ -459,7 +456,7 @@ async def test_moving_before_the_first_entry(lane_of: Any) -> None:
         await fixture.lane.navigate("nowhere")
     assert (await fixture.lane.navigate(None)).tip_id is None
     await fixture.lane.prompt("fresh")
-    assert fixture.script.requests[-1].texts == ["user:fresh"]
+    assert texts(fixture.script.requests[-1]) == ["user:fresh"]
 
 
 async def test_a_move_with_a_summary(lane_of: Any) -> None:
@@ -478,12 +475,12 @@ async def test_a_move_with_a_summary(lane_of: Any) -> None:
         "branch.tip", "+branch_summary", "branch.tip", "entry.label", "-op.meta", "-op.state", "-op.preparation", "op.result", "lane.state",
     ]  # fmt: skip
     asked = fixture.script.requests[-1]
-    assert "[User] two" in asked.texts[0]
-    assert "[User] one" not in asked.texts[0]
-    assert "Result of" not in asked.texts[0]
+    assert "[User] two" in texts(asked)[0]
+    assert "[User] one" not in texts(asked)[0]
+    assert "Result of" not in texts(asked)[0]
     assert (asked.options.max_tokens, asked.options.reasoning) == (2_048, None)
     await fixture.lane.prompt("three")
-    assert "Another branch" in fixture.script.requests[-1].texts[2]
+    assert "Another branch" in texts(fixture.script.requests[-1])[2]
     await fixture.check()
 
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from harness.conftest import tool
-from harness.double import call, deferred, error, overflow, text
 
+from harness.conftest import tool, until
+from harness.double import call, deferred, error, overflow, text, texts
 from laneway.harness import Waiting
 from laneway.llm.base import StreamOptions
 from laneway.storage.base import UsageScan
@@ -55,9 +55,9 @@ async def test_resume_polls_once(lane_of: Any) -> None:
     assert len(fixture.script.polls) == 1
     assert (await fixture.lane.resume()).status == "completed"
     assert asked == [("assistant", True), ("deferred", False), ("deferred", False)]
-    assert [options.deferred for options in fixture.script.polls] == [False, False]
+    assert [poll.options.deferred for poll in fixture.script.polls] == [False, False]
     await fixture.lane.prompt("and")
-    assert fixture.script.requests[-1].texts == ["user:go", "assistant:finally", "user:and"]
+    assert texts(fixture.script.requests[-1]) == ["user:go", "assistant:finally", "user:and"]
     await fixture.check()
 
 
@@ -107,8 +107,7 @@ async def test_a_suspension_and_a_poll_survive_a_crash(lane_of: Any) -> None:
     await fixture.reopen()
     assert fixture.open_operations[0].kind == "run"
     polling = asyncio.ensure_future(fixture.lane.resume())
-    while not fixture.script.polls:
-        await asyncio.sleep(0)
+    await until(lambda: fixture.script.polls)
     await fixture.reopen()
     await asyncio.gather(polling, return_exceptions=True)
     assert (await fixture.lane.inspect()).at == "deferred.effect_pending"

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from harness.conftest import tool
-from harness.double import call, calls, text
 
+from harness.conftest import tool
+from harness.double import call, calls, text, texts
 from laneway.harness import Block, ContextPatch, PatchResult, PayloadPatch, ReplaceArgs, RequestPatch, ResponsePatch
 from laneway.llm.base import StreamOptions
 from laneway.messages import TextContent, ToolResult, UserMessage
@@ -50,7 +50,7 @@ async def test_a_failing_handler_is_reported_and_skipped(lane_of: Any) -> None:
     await fixture.lane.prompt("go")
     reports = fixture.told("handler_error")
     assert [(report.kind, report.name, report.lane) for report in reports] == [("hook", "transform_context", "main")] * 2
-    assert fixture.script.requests[0].texts == ["user:go", "user:x"]
+    assert texts(fixture.script.requests[0]) == ["user:go", "user:x"]
     assert fixture.script.requests[0].messages[0].content == "other"
     assert await fixture.history() == ["user:go", "assistant:ok"]
 
@@ -144,11 +144,13 @@ async def test_request_payload_and_response_go_through_the_handlers(lane_of: Any
 
 async def test_results_are_patched_field_by_field(lane_of: Any) -> None:
     """H-10, B24: undefined fields stay, later handlers see earlier patches; a cleared hint asks the model again."""
-    fixture = await lane_of(call("t"), text("ok"), tools=[tool("t", lambda args: ToolResult(content=[TextContent(text="x")], details=1, terminate=True))])
+    returned = ToolResult(content=[TextContent(text="x")], details=1, terminate=True)
+    fixture = await lane_of(call("t"), text("ok"), tools=[tool("t", lambda args: returned)])
     seen: list[Any] = []
     hooks = fixture.harness.hooks
     hooks.on("after_tool", lambda event: PatchResult(is_error=True))
-    hooks.on("after_tool", lambda event: seen.append((event.is_error, event.details)) or PatchResult(content=[TextContent(text="y")], terminate=False))
+    patch = PatchResult(content=[TextContent(text="y")], terminate=False)
+    hooks.on("after_tool", lambda event: seen.append((event.is_error, event.details)) or patch)
     await fixture.lane.prompt("go")
     assert seen == [(True, 1)]
     result = fixture.told("turn_end")[0].tool_results[0]
@@ -160,7 +162,7 @@ async def test_details_that_are_no_json_are_an_error_not_a_fault(lane_of: Any) -
     """B95, promise 4: a tool's odd result never stops the harness; something enormous is not stored."""
     fixture = await lane_of(
         calls(call("odd"), call("huge")), text("ok"),
-        tools=[tool("odd", lambda args: ToolResult(details=object())), tool("huge", lambda args: ToolResult(details="z" * 5_000_000 and ["z" * 5_000_000]))],
+        tools=[tool("odd", lambda args: ToolResult(details=object())), tool("huge", lambda args: ToolResult(details=["z" * 5_000_000]))],
     )  # fmt: skip
     assert (await fixture.lane.prompt("go")).status == "completed"
     odd, huge = fixture.told("turn_end")[0].tool_results
@@ -182,7 +184,7 @@ async def test_a_handler_may_use_the_lane(lane_of: Any) -> None:
     async with asyncio.timeout(5):
         result = await fixture.lane.prompt("go")
     assert seen == [("main", result.operation_id)]
-    assert fixture.script.requests[1].texts[-1] == "user:from a hook"
+    assert texts(fixture.script.requests[1])[-1] == "user:from a hook"
 
 
 async def test_a_handler_sees_the_signal_of_an_abort_and_of_a_close(lane_of: Any) -> None:

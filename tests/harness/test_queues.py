@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from harness.conftest import tool
-from harness.double import call, calls, text
 
+from harness.conftest import tool, until
+from harness.double import call, calls, text, texts
 from laneway.harness import Aborting, InvalidMessage, NoActiveOperation, OperationMismatch, Prompt
 from laneway.messages import AssistantMessage, ImageContent, ToolResultMessage
 
@@ -77,8 +77,8 @@ async def test_steering_waits_for_the_batch_and_is_delivered_once(lane_of: Any) 
     assert [item.message.content for item in watch.snapshot.queues] == ["why so long"]
     may_end.set()
     await running
-    assert fixture.script.requests[1].texts[-2:] == ["tool_result:slow", "user:why so long"]
-    assert all(request.texts.count("user:why so long") == 1 for request in fixture.script.requests[1:])
+    assert texts(fixture.script.requests[1])[-2:] == ["tool_result:slow", "user:why so long"]
+    assert all(texts(request).count("user:why so long") == 1 for request in fixture.script.requests[1:])
     assert len([e for e in fixture.told("message_end") if getattr(e.message, "content", "") == "why so long"]) == 1
     await fixture.check()
 
@@ -95,7 +95,7 @@ async def test_a_listener_of_turn_end_can_still_steer_the_next_request(lane_of: 
     fixture.harness.events.on("turn_end", steer)
     async with asyncio.timeout(5):
         await fixture.lane.prompt("go")
-    assert fixture.script.requests[1].texts[-1] == "user:now"
+    assert texts(fixture.script.requests[1])[-1] == "user:now"
 
 
 async def test_follow_ups_wait_for_the_natural_end(lane_of: Any) -> None:
@@ -111,7 +111,7 @@ async def test_follow_ups_wait_for_the_natural_end(lane_of: Any) -> None:
     await fixture.lane.follow_up("f2")
     fixture.harness.events.on("turn_start", queue_more)
     await fixture.lane.drive(admission.operation_id)
-    said = [[t for t in request.texts if t.startswith("user:")] for request in fixture.script.requests]
+    said = [[t for t in texts(request) if t.startswith("user:")] for request in fixture.script.requests]
     assert said == [["user:go"]] * 3 + [
         ["user:go", "user:s1"], ["user:go", "user:s1", "user:f1"], ["user:go", "user:s1", "user:f1", "user:f2"],
     ]  # fmt: skip
@@ -123,9 +123,9 @@ async def test_next_run_waits_for_the_next_acceptance(lane_of: Any) -> None:
     admission = (await fixture.lane.accept(Prompt("one"))).unwrap()
     await fixture.lane.next_run("n1")
     await fixture.lane.drive(admission.operation_id)
-    assert all("user:n1" not in request.texts for request in fixture.script.requests)
+    assert all("user:n1" not in texts(request) for request in fixture.script.requests)
     await fixture.lane.prompt("two")
-    assert fixture.script.requests[-1].texts[-2:] == ["user:n1", "user:two"]
+    assert texts(fixture.script.requests[-1])[-2:] == ["user:n1", "user:two"]
 
 
 async def test_a_write_to_a_busy_lane_waits_for_the_boundary(lane_of: Any) -> None:
@@ -210,7 +210,9 @@ async def test_an_abort_of_a_live_response_keeps_what_arrived(lane_of: Any) -> N
     assert fixture.trace == ["operation_abort", "message_end", "entry_added", "usage", "turn_end", "run_end"]
     assert fixture.leaves[-2:] == ["assistant.effect_pending", "checkpoint"]
     last = (await fixture.lane.find_entry()).message
-    assert (last.stop_reason, last.text) == ("aborted", "partial answer")
+    assert last.stop_reason == "aborted"
+    assert last.text
+    assert "partial answer".startswith(last.text)
     await fixture.check()
 
 
@@ -265,7 +267,7 @@ async def test_an_abort_during_before_tool_stops_the_call(lane_of: Any) -> None:
 
     for answer in (None, Block(reason="no way")):
         ran: list[int] = []
-        fixture = await lane_of(calls(call("t"), call("t")), tools=[tool("t", lambda args: ran.append(1) or "ok")])
+        fixture = await lane_of(calls(call("t"), call("t")), tools=[tool("t", lambda args, ran=ran: ran.append(1) or "ok")])
         asked = asyncio.Event()
 
         async def handler(event: Any, answer: Any = answer, asked: asyncio.Event = asked) -> Any:
@@ -289,7 +291,6 @@ async def test_an_abort_during_before_tool_stops_the_call(lane_of: Any) -> None:
 async def test_an_abort_interrupts_a_retry_wait(lane_of: Any) -> None:
     """Q-22: no further attempt, no retry_end."""
     from harness.double import error
-
     from laneway.harness import RetryPolicy
 
     fixture = await lane_of(error("busy", kind="overloaded"), retry=RetryPolicy(base_delay=60.0))
@@ -309,8 +310,7 @@ async def test_cancelling_the_caller_does_not_abort(lane_of: Any) -> None:
     gate = asyncio.Event()
     fixture = await lane_of(text("answer", gate=gate))
     running = asyncio.ensure_future(fixture.lane.prompt("go"))
-    while not fixture.script.requests:
-        await asyncio.sleep(0)
+    await until(lambda: fixture.script.requests)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -371,4 +371,4 @@ async def test_ten_thousand_queued_items_keep_their_order(lane_of: Any) -> None:
     for number in range(1_000):
         await fixture.lane.next_run(f"n{number}")
     await fixture.lane.prompt("go")
-    assert fixture.script.requests[0].texts == [*(f"user:n{number}" for number in range(1_000)), "user:go"]
+    assert texts(fixture.script.requests[0]) == [*(f"user:n{number}" for number in range(1_000)), "user:go"]

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from harness.conftest import tool
-from harness.double import call, calls, deferred, error, overflow, text, truncated
 
+from harness.conftest import tool, until
+from harness.double import call, calls, deferred, error, overflow, text, texts, truncated
 from laneway.harness import (
     CompactionSettings,
     FollowUp,
@@ -29,6 +29,7 @@ from laneway.harness import (
 from laneway.loop import LoopLimits
 from laneway.messages import AssistantMessage, ImageContent, TextContent, ToolResult, Usage, UserMessage
 from laneway.storage.base import UsageScan
+from laneway.testing import thinking
 
 
 async def test_acceptance_writes_the_prompt_and_the_operation_in_one_commit(lane_of: Any) -> None:
@@ -53,8 +54,8 @@ async def test_a_busy_lane_refuses_a_second_operation(lane_of: Any) -> None:
     assert (refusal.operation_id, refusal.kind) == ("op-x", "run")
     assert len(fixture.recording.commits) == before
     assert isinstance((await fixture.lane.drive("op-x")).unwrap(), Settled)
+    await fixture.lane.accept(Prompt("three"))
     with pytest.raises(LaneBusy):
-        (await fixture.lane.accept(Prompt("three"))).unwrap()
         await fixture.lane.prompt("four")
 
 
@@ -80,13 +81,14 @@ async def test_a_message_that_streams_is_refused_before_the_lane_is_looked_at(la
 
 async def test_skills_and_templates_come_from_the_resources(lane_of: Any) -> None:
     """P-06: unknown names are named; a template that renders to nothing is an empty prompt."""
-    fixture = await lane_of(text("ok"), text("ok"), resources={"skills": {"review": "Look closely."}, "templates": {"none": "$1", "fix": "Fix $1 in $2"}})
+    resources = {"skills": {"review": "Look closely."}, "templates": {"none": "$1", "fix": "Fix $1 in $2"}}
+    fixture = await lane_of(text("ok"), text("ok"), resources=resources)
     assert isinstance((await fixture.lane.accept(Skill("nope"))).error, UnknownSkill)
     assert isinstance((await fixture.lane.accept(Template("nope"))).error, UnknownTemplate)
     assert isinstance((await fixture.lane.accept(Template("none"))).error, InvalidMessage)
     await fixture.lane.skill("review", "this file")
     await fixture.lane.prompt_from_template("fix", ["don't", "a.py"])
-    said = fixture.script.requests[-1].texts
+    said = texts(fixture.script.requests[-1])
     assert said[0] == 'user:<skill name="review">\nLook closely.\n</skill>\n\nthis file'
     assert said[-1] == "user:Fix don't in a.py"
 
@@ -133,7 +135,7 @@ async def test_settings_are_those_of_the_acceptance(lane_of: Any) -> None:
 
     fixture = await lane_of(call("t"), text("a"), text("b"), tools=[tool("t", change)], steering_mode="one-at-a-time")
     await fixture.lane.prompt("go")
-    assert [len([t for t in r.texts if t in ("user:s1", "user:s2")]) for r in fixture.script.requests] == [0, 1, 2]
+    assert [len([t for t in texts(r) if t in ("user:s1", "user:s2")]) for r in fixture.script.requests] == [0, 1, 2]
 
 
 async def test_an_unknown_model_fails_the_run_without_a_turn(lane_of: Any) -> None:
@@ -173,7 +175,7 @@ async def test_a_failed_attempt_is_retried_and_kept(lane_of: Any) -> None:
     entries = [e for e in await fixture.lane.find_entries(order="oldest_first") if isinstance(e.message, AssistantMessage)]
     assert entries[1].parent_id == entries[0].id
     assert len(await fixture.storage.scan_usage(UsageScan())) == 2
-    assert fixture.script.requests[1].texts == ["user:go"]
+    assert texts(fixture.script.requests[1]) == ["user:go"]
 
 
 async def test_retries_are_waited_for_only_by_who_wants_to(lane_of: Any) -> None:
@@ -235,7 +237,7 @@ async def test_only_unanimous_results_end_a_run(lane_of: Any) -> None:
 
 async def test_places_of_calls_count_all_blocks(lane_of: Any) -> None:
     """P-23, P-24: arguments are stored under the block's index; result ids have the response's time and sort after it."""
-    fixture = await lane_of(calls(call("t", n=1), call("t", n=2), text="thus", thinking="hm"), text("done"), tools=[tool("t")])
+    fixture = await lane_of(thinking("hm") + calls(call("t", n=1), call("t", n=2), text="thus"), text("done"), tools=[tool("t")])
     await fixture.lane.prompt("go")
     stored = [w.key for commit in fixture.recording.commits for w in commit if getattr(w, "namespace", "") == "op.tool_args" and hasattr(w, "value")]
     assert [key.rpartition(":")[2] for key in stored] == ["2", "3"]
@@ -269,7 +271,8 @@ async def test_a_sequential_tool_makes_the_batch_sequential(lane_of: Any) -> Non
         return "ok"
 
     most: list[int] = []
-    fixture = await lane_of(calls(call("a"), call("b"), call("a")), text("done"), tools=[tool("a", work), tool("b", work, execution_mode="sequential")])
+    tools = [tool("a", work), tool("b", work, execution_mode="sequential")]
+    fixture = await lane_of(calls(call("a"), call("b"), call("a")), text("done"), tools=tools)
     await fixture.lane.prompt("go")
     assert max(most) == 1
     assert [e.type for e in fixture.events if e.type.startswith("tool")] == ["tool_start", "tool_end"] * 3
@@ -323,7 +326,7 @@ async def test_injected_messages_follow_the_prompt(lane_of: Any) -> None:
     await fixture.lane.prompt("go")
     assert seen == [["go"], ["go", "a"]]
     assert fixture.writes[1] == ["+user", "+user", "branch.tip", "op.state=checkpoint"]
-    assert fixture.script.requests[0].texts == ["user:go", "user:a", "user:b"]
+    assert texts(fixture.script.requests[0]) == ["user:go", "user:a", "user:b"]
 
 
 async def test_a_suspended_response_is_a_waiting_outcome_of_prompt(lane_of: Any) -> None:
@@ -396,8 +399,7 @@ async def test_limits_count_across_a_restart(lane_of: Any) -> None:
     fixture.harness.hooks.on("before_request", lambda event: None)
     admission = (await fixture.lane.accept(Prompt("go"))).unwrap()
     driving = asyncio.ensure_future(fixture.lane.drive(admission.operation_id))
-    while len(fixture.script.requests) < 1:
-        await asyncio.sleep(0)
+    await until(lambda: len(fixture.script.requests) >= 1)
     await fixture.reopen()
     await asyncio.gather(driving, return_exceptions=True)
     result = await fixture.lane.resume()

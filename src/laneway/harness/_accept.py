@@ -118,7 +118,7 @@ def input_messages(given: str | AgentMessage | Sequence[AgentMessage], images: l
             text = [TextContent(text=given)] if given.strip() else []
             return [UserMessage(content=[*text, *images])]
         return [UserMessage(content=given)] if given.strip() else []
-    messages = list(cast("Sequence[AgentMessage]", given)) if isinstance(given, (list, tuple)) else [given]
+    messages = list(cast("Sequence[AgentMessage]", given)) if isinstance(given, (list, tuple)) else [cast("AgentMessage", given)]
     for message in messages:
         check_message(message)
     if images:
@@ -215,11 +215,11 @@ class _Prompt(_Acceptance):
             operation=Operation(meta=meta, state=Starting()),
         )  # fmt: skip
         update = await queue_update(line, meta.operation_id, placement.inbox, mutation) if taken else []
-        told = {"lane": line.name, "operation_id": meta.operation_id}
+        started = RunStart(lane=line.name, operation_id=meta.operation_id, started_at=meta.started_at)
 
         def events(done: Done) -> list[HarnessEvent]:
             entries = added(done, (entry.id for entry in placement.entries), lane=line.name, operation_id=meta.operation_id)
-            return [RunStart(**told, started_at=meta.started_at), *entries, *update]
+            return [started, *entries, *update]
 
         writes = [
             *placement.writes(line.name), keys.set_meta(meta), keys.set_state(meta.operation_id, Starting()), keys.set_lane_state(line.name, opened),

@@ -106,8 +106,12 @@ async def decide(line: Line, call_id: str, *, args: Any = None, reject: str | No
         call, asked = await _suspended(operation.state, call_id, mutation)
         if call is None or asked is None or operation.cancelled:
             raise NotSuspended(line.name, call_id)
-        where = {"source_index": call.source_index, "result_entry_id": call.result_entry_id}
-        decided = ApprovedCall(**where) if reject is None else RejectedCall(**where, reason=reject)
+        where, result_id = call.source_index, call.result_entry_id
+        decided = (
+            ApprovedCall(source_index=where, result_entry_id=result_id)
+            if reject is None
+            else RejectedCall(source_index=where, result_entry_id=result_id, reason=reject)
+        )
         state = with_call(operation.state, decided)
         writes: list[Write] = []
         if reject is None and replaced is not None:

@@ -6,6 +6,7 @@ are when they are used.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
@@ -14,7 +15,7 @@ import msgspec
 
 from laneway.harness.state import CompactionSettings, LaneConfiguration, Limits, ModelRef, QueueMode, Retry, Settings
 from laneway.llm._retry import RetryPolicy
-from laneway.llm.base import Model, StreamFn, StreamOptions
+from laneway.llm.base import Model, ResponseStream, StreamFn, StreamOptions
 from laneway.messages import AgentMessage, AssistantMessage, DeferredHandle, Message
 from laneway.session._context import EntryProjector
 from laneway.tools.base import AgentTool, ExecutionMode
@@ -37,7 +38,7 @@ MAX_DELAY_MS = 2**53 - 1
 class DeferredModels(Protocol):
     """The part of `Models` that completes and cancels deferred responses."""
 
-    def fetch_deferred(self, handle: DeferredHandle, options: StreamOptions | None = None) -> Any: ...
+    def fetch_deferred(self, handle: DeferredHandle, options: StreamOptions | None = None) -> ResponseStream: ...
     async def cancel_deferred(self, handle: DeferredHandle, options: StreamOptions | None = None) -> None: ...
 
 
@@ -113,8 +114,6 @@ class Environment:
             return self.model
         if self.models is not None:
             return self.models.get(ref.provider, ref.model_id)
-        if self.stream_fn is not None:
-            return None
         from laneway.llm import default_models
 
         return default_models().get(ref.provider, ref.model_id)
@@ -140,12 +139,14 @@ class Environment:
         return get_default_stream_fn()
 
     def deferred_models(self) -> DeferredModels:
-        """Return what completes deferred responses."""
+        """Return what completes deferred responses: the models, or a stream function that can do it itself."""
         if self.models is not None:
-            return cast("DeferredModels", self.models)
+            return self.models
+        if hasattr(self.stream_fn, "fetch_deferred"):
+            return cast("DeferredModels", self.stream_fn)
         from laneway.llm import default_models
 
-        return cast("DeferredModels", default_models())
+        return default_models()
 
     async def prompt_text(self) -> str:
         """Return the system prompt of now."""
@@ -157,12 +158,10 @@ class Environment:
 
     async def resolve_tool_context(self) -> Any:
         """Return the value that tools of one batch get: `tool_context`, called (and awaited) if it can be."""
-        value = self.tool_context
+        value: Any = self.tool_context
         if callable(value):
             value = value()
-            if hasattr(value, "__await__"):
-                value = await value
-        return value
+        return await value if inspect.isawaitable(value) else value
 
 
 def retry_delay(retry: Retry, message: AssistantMessage, failed_attempt: int) -> int:

@@ -27,7 +27,7 @@ from laneway.harness.state import InboxItem, Lane, Leaf, Operation
 from laneway.messages import AgentMessage, SystemMessage
 from laneway.session._context import LaneContext
 from laneway.session._mutation import Mutation
-from laneway.storage.base import CommitResult, Entry, InsertEntry, InsertUsage, MessageEntry, SessionStats, SetValue, UsageRow, Write
+from laneway.storage.base import CommitResult, DeleteValue, Entry, InsertEntry, InsertUsage, MessageEntry, SessionStats, SetValue, UsageRow, Write
 from laneway.transcript import Projection
 
 if TYPE_CHECKING:
@@ -329,17 +329,16 @@ class Line:
         return None if self._transient is None else frozenset(self._transient)
 
     def _note(self, writes: Sequence[Write]) -> None:
-        """Remember what was written and must be deleted at the end."""
+        """Remember what was written and must be deleted at the end; forget payloads that are gone."""
         for write in writes:
-            namespace = getattr(write, "namespace", None)
-            if namespace == keys.PENDING_ENTRY and type(write) is not SetValue:
-                self.payloads.pop(write.key, None)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType] - a value's write has a key
-            elif self._transient is not None and namespace in keys.SWEPT:
-                address: tuple[str, str] = (namespace, write.key)  # pyright: ignore[reportAttributeAccessIssue, reportAssignmentType, reportUnknownMemberType] - as above
-                if type(write) is SetValue:
-                    self._transient.add(address)
-                else:
-                    self._transient.discard(address)
+            if isinstance(write, SetValue):
+                if self._transient is not None and write.namespace in keys.SWEPT:
+                    self._transient.add((write.namespace, write.key))
+            elif isinstance(write, DeleteValue):
+                if write.namespace == keys.PENDING_ENTRY:
+                    self.payloads.pop(write.key, None)
+                elif self._transient is not None:
+                    self._transient.discard((write.namespace, write.key))
 
     # ------------------------------------------------------------------------------------------------ payloads and waiting
 

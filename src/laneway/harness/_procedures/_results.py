@@ -187,12 +187,14 @@ class _Settlement:
     def _ended(self, terminate: bool) -> list[HarnessEvent]:
         if self.outcome is None:
             return []
-        asked = self._asked(self.call)
-        named = {**self.drive.told, "turn_id": self.turn_id, "tool_call_id": asked.id, "tool_name": asked.name}
-        events: list[HarnessEvent] = [ToolStart(**named, args=asked.arguments)] if self.synthetic else []
+        asked, told = self._asked(self.call), self.drive.told
+        events: list[HarnessEvent] = []
+        if self.synthetic:
+            events.append(ToolStart(**told, turn_id=self.turn_id, tool_call_id=asked.id, tool_name=asked.name, args=asked.arguments))
         end = ToolEnd(
-            **named, recovery=self.recovery, result=self.outcome.result, is_error=self.outcome.is_error, terminate=terminate
-        )
+            **told, recovery=self.recovery, turn_id=self.turn_id, tool_call_id=asked.id, tool_name=asked.name, result=self.outcome.result,
+            is_error=self.outcome.is_error, terminate=terminate,
+        )  # fmt: skip
         return [*events, end]
 
     async def _turn_end(self, batch: Batch, mutation: Mutation) -> list[HarnessEvent]:

@@ -135,11 +135,10 @@ class _Work:
                 if batch.interrupted:
                     self.drive.interrupted.abort(INTERRUPTED)
                 await self._take_up_all(batch)
-                if not self.running:
-                    if self.batch is None or not self._left():
-                        return
-                    continue
-                await self._wait()
+                if self.running:
+                    await self._wait()
+                elif not self._left():
+                    return
         finally:
             await self._abandon()
 
