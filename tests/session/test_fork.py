@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from laneway.errors import BranchNotFound, ForkError, SessionExists, SessionNotFound
 from laneway.messages import AssistantMessage, Cost, TextContent, ToolCall, ToolResultMessage, Usage
-from laneway.session import Fork, Mutation, Session, SessionRepo
+from laneway.session import Fork, Mutation, Session, SessionRepo, SqliteRepo
 from laneway.session._fork import INTERRUPTED
 from laneway.storage.base import AppendList, DeleteValue, InsertUsage, MessageEntry, SetValue, UsageRow
 
@@ -240,3 +241,31 @@ async def test_a_fork_of_thousands_of_entries_is_copied_in_pages(repo: SessionRe
     async with await repo.fork("one") as fork:
         assert [e.id for e in await fork.find_entries(order="asc")] == [e.id for e in entries]
         assert len(await (await fork.branch("main")).context()) == 2500  # type: ignore[union-attr] - it is there
+
+
+@pytest.mark.parametrize("scope", ["branch", "tree"])
+async def test_a_session_that_somebody_else_is_writing_is_copied_as_it_was_at_one_moment(tmp_path: Path, scope: str):
+    """The source is open elsewhere: the tip of the fork is there, and its whole path, whatever is committed meanwhile."""
+    owner, other = SqliteRepo(tmp_path), SqliteRepo(tmp_path)
+    stop = False
+
+    async def write(session: Session) -> None:
+        for i in range(10_000):
+            tip = await session.append_message(f"m{i}")
+            await session.app("a").set("tip", tip)
+            if stop:
+                return
+
+    async with await owner.create(id="one") as session:
+        await session.append_message("first")
+        writing = asyncio.create_task(write(session))
+        for _ in range(5):
+            async with await other.fork("one", Fork(scope=scope)) as fork:  # type: ignore[arg-type] - a scope
+                tip = (await fork.branches())["main"]
+                entries = await fork.find_entries(order="asc")
+                assert tip == entries[-1].id
+                assert [e.parent_id for e in entries] == [None, *(e.id for e in entries[:-1])]
+                if scope == "tree":
+                    assert (await fork.app("a").get("tip")) in (tip, entries[-1].parent_id, None)
+        stop = True
+        await writing

@@ -257,6 +257,18 @@ async def test_closing_seals_the_line(gated: Session, storage: GatedStorage):
         await gated.mutate(put("c"))
 
 
+async def test_closing_from_inside_a_scope_is_refused_instead_of_hanging(session: Session):
+    """It would wait for its own end."""
+
+    async def plan(mutation: Mutation) -> None:
+        await session.close()
+
+    with pytest.raises(WouldDeadlock):
+        await session.mutate(plan)
+    assert not session.closed
+    await session.set_name("still open")
+
+
 async def test_a_message_of_an_unknown_role_is_refused_before_the_store_is_called(gated: Session, storage: GatedStorage):
     """The text says to register the role."""
 

@@ -1,6 +1,6 @@
 """Forks: a new session that begins with what another one has.
 
-What can change is read as it is at one moment (a `Snapshot`). Entries are write-once, so they are copied afterwards, page by page,
+What can change is read as it is at one moment (`Values`). Entries are write-once, so they are copied afterwards, page by page,
 without holding anybody up.
 """
 
@@ -16,11 +16,10 @@ from laneway.messages import TextContent, ToolResultMessage, now_ms
 from laneway.session._branch import inherit_id
 from laneway.session._ids import Ids
 from laneway.session._session import SessionMetadata
-from laneway.session._snapshot import Snapshot
 from laneway.session._tree import all_entries
 from laneway.session.entries import open_calls
 from laneway.session.keys import BRANCH_TIP, ENTRY_LABEL, LANE_CONFIG, LANE_STATE, MAIN_BRANCH, SESSION_NAME, kind_of
-from laneway.storage.base import AppendList, BranchScan, Entry, InsertEntry, MessageEntry, SetValue, Storage, Write
+from laneway.storage.base import AppendList, BranchScan, Entry, InsertEntry, MessageEntry, SetValue, Storage, StoredValue, Values, Write
 
 _CHUNK = 1000
 _IDLE_LANE: dict[str, Any] = {"current_operation_id": None, "last_operation_id": None, "inbox": []}
@@ -43,10 +42,15 @@ class Fork(Struct, frozen=True):
 class ForkPlan:
     """The commits that make the fork. `check()` refuses what cannot be forked before anything is created."""
 
-    def __init__(self, *, source: SessionMetadata, storage: Storage, snapshot: Snapshot, fork: Fork, ids: Ids) -> None:
+    def __init__(self, *, source: SessionMetadata, storage: Storage, values: Values, fork: Fork, ids: Ids) -> None:
         self._source = source
         self._storage = storage
-        self._snapshot = snapshot
+        self._last_seq = values.last_seq
+        self._lists = {address: elements for address, elements in values.lists.items() if kind_of(address[0]) != "runtime"}
+        self._cells: dict[str, dict[str, StoredValue]] = {}
+        for cell in values.cells:
+            if kind_of(cell.namespace) != "runtime":
+                self._cells.setdefault(cell.namespace, {})[cell.key] = cell
         self._fork = fork
         self._ids = ids
         self._tip: str | None = None
@@ -70,14 +74,14 @@ class ForkPlan:
             BranchNotFound: there is no such lane.
         """
         fork = self._fork
-        for namespace in (*self._snapshot.cells, *(namespace for namespace, _ in self._snapshot.lists)):
+        for namespace in (*self._cells, *(namespace for namespace, _ in self._lists)):
             if kind_of(namespace) == "unknown":
                 raise ForkError(f"session {self._source.id} has data in {namespace!r}, which only a newer laneway understands: fork it with that one")
         if fork.scope == "tree":
             if fork.entry_id is not None:
                 raise ForkError("a fork of the whole tree takes no entry_id: use scope='branch' to fork at an entry")
             return
-        tip = self._snapshot.cell(BRANCH_TIP, fork.lane)
+        tip = self._cells.get(BRANCH_TIP, {}).get(fork.lane)
         if tip is None:
             raise BranchNotFound(f"session {self._source.id} has no branch {fork.lane!r} to fork")
         self._tip = await self._fork_point(tip.value)
@@ -108,7 +112,7 @@ class ForkPlan:
 
     async def _entries(self) -> AsyncIterator[Entry]:
         if self._fork.scope == "tree":
-            async for entry in all_entries(self._storage, to_seq=self._snapshot.last_seq):
+            async for entry in all_entries(self._storage, to_seq=self._last_seq):
                 yield entry
             return
         cursor: int | None = None
@@ -123,7 +127,7 @@ class ForkPlan:
     async def _lanes(self) -> list[Write]:
         """Return the tips and configurations of the copied lanes, all idle, and results for calls that were still running."""
         if self._fork.scope == "tree":
-            tips = {stored.key: stored.value for stored in self._snapshot.cells.get(BRANCH_TIP, ())}
+            tips = {stored.key: stored.value for stored in self._cells.get(BRANCH_TIP, {}).values()}
         else:
             tips = {self._fork.lane: self._tip}
         writes: list[Write] = []
@@ -136,10 +140,9 @@ class ForkPlan:
                     answered[tip] = results[-1].id if results else tip
                 tip = answered[tip]
             writes.append(SetValue(BRANCH_TIP, name, tip))
-            config = self._snapshot.cell(LANE_CONFIG, name)
-            if config is not None:
-                writes.append(SetValue(LANE_CONFIG, name, config.value))
-            if self._snapshot.cell(LANE_STATE, name) is not None:
+            if name in self._cells.get(LANE_CONFIG, {}):
+                writes.append(SetValue(LANE_CONFIG, name, self._cells[LANE_CONFIG][name].value))
+            if name in self._cells.get(LANE_STATE, {}):
                 writes.append(SetValue(LANE_STATE, name, _IDLE_LANE))
         return writes
 
@@ -156,15 +159,14 @@ class ForkPlan:
 
     def _values(self, copied: set[str]) -> list[Write]:
         """Return the name, the labels of what is copied, and for a tree the application's cells and lists."""
-        cells = self._snapshot.cells
-        writes: list[Write] = [SetValue(SESSION_NAME, stored.key, stored.value) for stored in cells.get(SESSION_NAME, ())]
-        labels = cells.get(ENTRY_LABEL, ())
+        names, labels = self._cells.get(SESSION_NAME, {}).values(), self._cells.get(ENTRY_LABEL, {}).values()
+        writes: list[Write] = [SetValue(SESSION_NAME, stored.key, stored.value) for stored in names]
         writes += [SetValue(ENTRY_LABEL, stored.key, stored.value) for stored in labels if self._fork.scope == "tree" or stored.key in copied]
         if self._fork.scope == "tree":
-            for namespace, stored_values in cells.items():
+            for namespace, cells in self._cells.items():
                 if kind_of(namespace) == "app":
-                    writes += [SetValue(namespace, stored.key, stored.value) for stored in stored_values]
-            for (namespace, key), elements in self._snapshot.lists.items():
+                    writes += [SetValue(namespace, stored.key, stored.value) for stored in cells.values()]
+            for (namespace, key), elements in self._lists.items():
                 if kind_of(namespace) == "app":
                     writes += [AppendList(namespace, key, element.value) for element in elements]
         return writes

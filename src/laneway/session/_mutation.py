@@ -154,9 +154,7 @@ class MutationLine:
             WouldDeadlock: called from inside a scope of the same line.
             StorageClosed: the session was closed before the turn came.
         """
-        me = asyncio.current_task()
-        if self._owner is me and me is not None:
-            raise WouldDeadlock("a session cannot be written to from inside one of its mutation scopes: use the scope's own commit()")
+        me = self._outsider()
         self._refuse_if_sealed()
         await self._lock.acquire()
         try:
@@ -176,11 +174,23 @@ class MutationLine:
             raise cancelled
         return result
 
-    async def close(self) -> None:
-        """Let no further scope start, and wait for the one that runs."""
+    def seal(self) -> None:
+        """Let no further scope start. Raises WouldDeadlock from inside a scope, whose end `close` would wait for."""
+        self._outsider()
         self._sealed = True
+
+    async def close(self) -> None:
+        """Seal the line and wait for the scope that runs."""
+        self.seal()
         async with self._lock:
             pass
+
+    def _outsider(self) -> asyncio.Task[Any] | None:
+        """Return the running task, unless it is inside a scope of this line."""
+        me = asyncio.current_task()
+        if me is not None and self._owner is me:
+            raise WouldDeadlock("a session cannot be written to or closed from inside one of its mutation scopes: use the scope's own commit()")
+        return me
 
     def _refuse_if_sealed(self) -> None:
         if self._sealed:

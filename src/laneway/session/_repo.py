@@ -17,7 +17,7 @@ from laneway.session._catalogue import SessionInfo
 from laneway.session._fork import Fork, ForkPlan
 from laneway.session._ids import Ids
 from laneway.session._session import Session, SessionMetadata, decode_metadata, encode_metadata
-from laneway.session._snapshot import snapshot_open, snapshot_storage
+from laneway.session._snapshot import values_in_line, values_of
 from laneway.session.entries import one_line, text_of
 from laneway.session.keys import SESSION_METADATA, SESSION_NAME, is_session_id
 from laneway.storage.base import EntryScan, MessageEntry, SetValue, Storage, Write
@@ -115,9 +115,9 @@ class SessionRepo(ABC):
             await self._refuse_existing(new_id)
             live = self._live(id)
             async with self.reading(id) as storage:
-                snapshot = await (snapshot_storage(storage) if live is None else snapshot_open(live))
+                values = await (values_of(storage) if live is None else values_in_line(live))
                 source = await read_metadata(storage, id) if live is None else live.metadata
-                plan = ForkPlan(source=source, storage=storage, snapshot=snapshot, fork=fork or Fork(), ids=Ids())
+                plan = ForkPlan(source=source, storage=storage, values=values, fork=fork or Fork(), ids=Ids())
                 await plan.check()
                 metadata = plan.metadata(new_id)
                 await self._make(metadata, _with_metadata(metadata, plan.commits()))

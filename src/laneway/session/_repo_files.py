@@ -89,10 +89,10 @@ class FolderRepo(SessionRepo):
                 info = await read_info(storage, metadata.id)
             finally:
                 await storage.close()
+            await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=False, signature=None)])
             await asyncio.to_thread(_give_name, temporary, self.path(metadata.id))
         finally:
             await asyncio.to_thread(self._unlink, temporary)
-        await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=True, signature=None)])
 
     async def _open_storage(self, id: str, wait: float) -> Storage:
         # The row is marked first or meanwhile, never after: a crash must not leave a row that claims to be true.
@@ -115,11 +115,12 @@ class FolderRepo(SessionRepo):
 
     async def _detach(self, session: Session) -> None:
         try:
+            # Nothing is written any more and the lease is still held, so nobody can have changed the session after this row.
             info = await info_if_readable(session.storage, session.metadata.id)
+            if info is not None:
+                await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=True, signature=None)])
         finally:
             await session.storage.close()
-        if info is not None:
-            await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=True, signature=None)])
 
     async def _after_rewrite(self, session: Session) -> None:
         await asyncio.to_thread(self._catalogue.remove, [session.metadata.id])

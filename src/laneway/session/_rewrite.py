@@ -11,10 +11,10 @@ from msgspec import Struct
 from laneway.errors import RewriteError
 from laneway.messages import AgentMessage, encode
 from laneway.session._mutation import Mutation, check_entry
-from laneway.session._snapshot import addresses_of, read_elements
+from laneway.session._snapshot import values_of
 from laneway.session._tree import all_entries
 from laneway.session.keys import BRANCH_TIP, ENTRY_LABEL, LANE_STATE, SESSION_REWRITES
-from laneway.storage.base import BranchSummaryEntry, CompactionEntry, Content, Entry, ListElement, MessageEntry, StoredValue, UsageScan
+from laneway.storage.base import BranchSummaryEntry, CompactionEntry, Content, Entry, MessageEntry, StoredValue, UsageRow, UsageScan, Values
 
 if TYPE_CHECKING:
     from laneway.session._session import Session
@@ -93,16 +93,14 @@ class _Rewrite:
 
     async def content(self, session: Session, mutation: Mutation) -> Content:
         """Return what the store is to hold: all there is but what was erased, and nothing that names or copies it."""
-        addresses = await addresses_of(session.storage)
-        cells = [cell for namespace in addresses.namespaces for cell in await mutation.scan_values(namespace)]
-        lists = {(n, k): [element async for element in read_elements(mutation, n, k)] for n, k in addresses.lists}
+        values = await values_of(session.storage)
         usage = await mutation.scan_usage(UsageScan())
         entries = [self._without_copies(entry) for entry in self._kept]
         return Content(
             entries=entries,
             usage=[msgspec.structs.replace(row, entry_id=None) if row.entry_id in self._stands_for else row for row in usage],
-            cells=[*filter(None, map(self._cell, cells)), self._counter(cells, entries, lists)],
-            lists=lists,
+            cells=[*filter(None, map(self._cell, values.cells)), self._counter(values, usage)],
+            lists=values.lists,
         )
 
     def _without_copies(self, entry: Entry) -> Entry:
@@ -127,8 +125,9 @@ class _Rewrite:
             return None
         return cell
 
-    def _counter(self, cells: list[StoredValue], entries: list[Entry], lists: dict[tuple[str, str], list[ListElement]]) -> StoredValue:
-        """Count the rewrite, for whoever keeps copies of entries (a search index)."""
-        before = next((cell.value for cell in cells if cell.namespace == SESSION_REWRITES), 0)
-        seqs = [row.seq for row in (*cells, *entries, *(element for elements in lists.values() for element in elements))]
-        return StoredValue(namespace=SESSION_REWRITES, key="", value=before + 1, seq=max(seqs, default=0) + 1)
+    def _counter(self, values: Values, usage: list[UsageRow]) -> StoredValue:
+        """Count the rewrite, for whoever keeps copies of entries (a search index), under a seq above all others."""
+        before = next((cell.value for cell in values.cells if cell.namespace == SESSION_REWRITES), 0)
+        elements = (element for elements in values.lists.values() for element in elements)
+        last = max((row.seq for row in (*values.cells, *elements, *usage)), default=0)
+        return StoredValue(namespace=SESSION_REWRITES, key="", value=before + 1, seq=max(last, values.last_seq) + 1)

@@ -116,6 +116,7 @@ class Session:
     async def close(self) -> None:
         """Write nothing more, wait for the commit under way, release the store. Idempotent."""
         if self._closing is None:
+            self._line.seal()
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 

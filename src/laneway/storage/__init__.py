@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
     MAX_LIST_LIMIT,
-    Addresses,
     AppendList,
     BranchScan,
     BranchSummaryEntry,
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_LIST_LIMIT",
     "MAX_LIST_LIMIT",
-    "Addresses",
     "AppendList",
     "BranchScan",
     "BranchSummaryEntry",

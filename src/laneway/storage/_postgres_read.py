@@ -10,10 +10,16 @@ from laneway.errors import SessionNotFound, StorageCorruption
 from laneway.storage import _checks as checks
 from laneway.storage._codec import EncodedEntry, decode_json, decode_stats, decode_usage
 from laneway.storage._postgres_pool import PostgresPool, StatementRefused
-from laneway.storage.base import Addresses, BranchScan, Entry, EntryScan, ListElement, SeqOrder, SessionStats, StoredValue, UsageRow, UsageScan
+from laneway.storage.base import BranchScan, Entry, EntryScan, ListElement, SeqOrder, SessionStats, StoredValue, UsageRow, UsageScan, Values
 
 _ENTRY = "id, parent_id, type, custom_type, payload, seq, timestamp"
 _SCAN_BRANCH = f"SELECT {_ENTRY} FROM scan_branch(%s::bigint, %s, %s, %s, %s, %s, %s, %s::bigint, %s::bigint, %s)"
+_ALL_VALUES = """
+SELECT 'cell', namespace, key, seq, value FROM cells WHERE session_key = %s
+UNION ALL SELECT 'element', namespace, key, seq, value FROM list_elements WHERE session_key = %s
+UNION ALL SELECT 'newest', '', '', max(seq), NULL FROM entries WHERE session_key = %s
+ORDER BY 1, 2, 3, 4
+"""
 _NO_DATA_FOUND, _DATA_CORRUPTED = "P0002", "XX001"
 
 
@@ -145,11 +151,17 @@ async def _by_seq(
     return await pool.fetch(query, parameters)
 
 
-async def list_addresses(pool: PostgresPool, key: int) -> Addresses:
-    """Answer `Enumerable.list_addresses`."""
-    namespaces = await pool.fetch("SELECT DISTINCT namespace FROM cells WHERE session_key = %s ORDER BY namespace", (key,))
-    lists = await pool.fetch("SELECT DISTINCT namespace, key FROM list_elements WHERE session_key = %s ORDER BY namespace, key", (key,))
-    return Addresses(namespaces=[name for (name,) in namespaces], lists=[(namespace, name) for namespace, name in lists])
+async def read_values(pool: PostgresPool, key: int) -> Values:
+    """Answer `Enumerable.read_values`. One statement, so all of it is of one moment."""
+    last_seq, cells, lists = 0, list[StoredValue](), dict[tuple[str, str], list[ListElement]]()
+    for kind, namespace, name, seq, data in await pool.fetch(_ALL_VALUES, (key, key, key)):
+        if kind == "cell":
+            cells.append(_value(namespace, name, seq, data))
+        elif kind == "element":
+            lists.setdefault((namespace, name), []).append(ListElement(seq=seq, value=decode_json(data, f"list element {namespace}/{name}")))
+        else:
+            last_seq = seq or 0
+    return Values(last_seq=last_seq, cells=cells, lists=lists)
 
 
 async def get_stats(pool: PostgresPool, key: int) -> SessionStats:

@@ -12,7 +12,6 @@ from operator import itemgetter
 from laneway.storage import _checks as checks
 from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, EncodedUsage, EncodedValue, decode_json, decode_usage
 from laneway.storage.base import (
-    Addresses,
     BranchScan,
     CommitResult,
     DeleteList,
@@ -25,6 +24,7 @@ from laneway.storage.base import (
     StoredValue,
     UsageRow,
     UsageScan,
+    Values,
 )
 
 
@@ -101,9 +101,14 @@ class Rows:
     def _stored_value(self, namespace: str, key: str, seq: int, data: bytes) -> StoredValue:
         return StoredValue(namespace=namespace, key=key, value=decode_json(data, f"value {namespace}/{key}"), seq=seq)
 
-    def addresses(self) -> Addresses:
-        """Answer `Enumerable.list_addresses`."""
-        return Addresses(namespaces=sorted(name for name, cells in self._values.items() if cells), lists=sorted(self._lists))
+    def all_values(self) -> Values:
+        """Answer `Enumerable.read_values`."""
+        cells = [self._stored_value(namespace, key, *cell) for namespace, found in self._values.items() for key, cell in found.items()]
+        return Values(
+            last_seq=next((row.seq for row in reversed(self._entries.values())), 0),
+            cells=cells,
+            lists={address: [_element(address, *element) for element in elements] for address, elements in self._lists.items()},
+        )
 
     def elements(self, namespace: str, key: str, after: int | None, order: SeqOrder, limit: int) -> list[ListElement]:
         """Answer `Storage.read_list`."""
@@ -114,7 +119,7 @@ class Rows:
             chosen = [e for e in stored if after is None or e[0] > after]
         else:
             chosen = [e for e in reversed(stored) if after is None or e[0] < after]
-        return [ListElement(seq=seq, value=decode_json(data, "list element {}/{}".format(*where))) for seq, data in chosen[:limit]]
+        return [_element(where, *element) for element in chosen[:limit]]
 
     # ------------------------------------------------------------------------------------------------ entries
 
@@ -165,6 +170,10 @@ class Rows:
         checks.check_usage_scan(scan)
         rows = [r for r in (self._usage.values() if scan.order == "asc" else reversed(self._usage.values())) if _within(r.seq, scan)]
         return [decode_usage(id=r.id, entry_id=r.entry_id, seq=r.seq, timestamp=r.timestamp, payload=r.payload) for r in rows[: scan.limit]]
+
+
+def _element(address: tuple[str, str], seq: int, data: bytes) -> ListElement:
+    return ListElement(seq=seq, value=decode_json(data, "list element {}/{}".format(*address)))
 
 
 def _within(seq: int, scan: EntryScan | UsageScan) -> bool:

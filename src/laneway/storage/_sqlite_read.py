@@ -26,7 +26,6 @@ from laneway.storage._sqlite_rows import (
     read_value,
 )
 from laneway.storage.base import (
-    Addresses,
     BranchScan,
     Entry,
     EntryNode,
@@ -38,6 +37,7 @@ from laneway.storage.base import (
     StoredValue,
     UsageRow,
     UsageScan,
+    Values,
 )
 
 _T = TypeVar("_T")
@@ -46,8 +46,9 @@ _CELL: Final = "namespace, key, seq, checksum, value"
 GET_VALUE: Final = f"SELECT {_CELL} FROM cells WHERE namespace = ? AND key = ?"
 SCAN_VALUES: Final = f"SELECT {_CELL} FROM cells WHERE namespace = ? AND key >= ? AND key < ? ORDER BY key"
 SCAN_VALUES_TO_END: Final = f"SELECT {_CELL} FROM cells WHERE namespace = ? AND key >= ? ORDER BY key"
-LIST_NAMESPACES: Final = "SELECT DISTINCT namespace FROM cells ORDER BY namespace"
-LIST_LISTS: Final = "SELECT DISTINCT namespace, key FROM elements ORDER BY namespace, key"
+ALL_VALUES: Final = f"SELECT {_CELL} FROM cells ORDER BY namespace, key"
+ALL_ELEMENTS: Final = f"SELECT {_CELL} FROM elements ORDER BY namespace, key, seq"
+NEWEST_SEQ: Final = "SELECT seq FROM entries ORDER BY seq DESC LIMIT 1"
 _PARENTS: Final = "LEFT JOIN entries p ON p.seq = e.parent"
 GET_ENTRY: Final = f"SELECT {ENTRY_COLUMNS} FROM ids i CROSS JOIN entries e ON e.seq = i.seq {_PARENTS} WHERE i.id = ?"
 SEQ_OF_ID: Final = "SELECT seq FROM ids WHERE id = ?"
@@ -128,10 +129,14 @@ class SqliteReader:
         sql = read_list_sql(order, after=after is not None)
         return [read_element(row) for row in self._cursor.execute(sql, (namespace, key, *bound, limit)).fetchall()]
 
-    def addresses(self) -> Addresses:
-        """Answer `Enumerable.list_addresses`."""
-        namespaces = [name for (name,) in self._cursor.execute(LIST_NAMESPACES)]
-        return Addresses(namespaces=namespaces, lists=list(self._cursor.execute(LIST_LISTS)))
+    def all_values(self) -> Values:
+        """Answer `Enumerable.read_values`."""
+        lists: dict[tuple[str, str], list[ListElement]] = {}
+        for row in self._cursor.execute(ALL_ELEMENTS).fetchall():
+            lists.setdefault((row[0], row[1]), []).append(read_element(row))
+        newest = fetch(self._cursor, NEWEST_SEQ)
+        cells = [read_value(row) for row in self._cursor.execute(ALL_VALUES).fetchall()]
+        return Values(last_seq=0 if newest is None else newest[0], cells=cells, lists=lists)
 
     # ------------------------------------------------------------------------------------------------ entries and ledger
 

@@ -223,11 +223,12 @@ class UsageScan(Struct, kw_only=True, frozen=True):
     limit: int | None = None
 
 
-class Addresses(Struct, kw_only=True, frozen=True):
-    """Where a store holds something: the namespaces that have cells and the (namespace, key) of every list, both sorted."""
+class Values(Struct, kw_only=True, frozen=True):
+    """Every cell and list of a store at one moment, and the seq of the entry that was its newest then (0 if it had none)."""
 
-    namespaces: list[str]
-    lists: list[tuple[str, str]]
+    last_seq: int
+    cells: list[StoredValue]
+    lists: dict[tuple[str, str], list[ListElement]]
 
 
 class Content(Struct, kw_only=True, frozen=True):
@@ -308,10 +309,10 @@ class Storage(Protocol):
 
 
 class Enumerable(Protocol):
-    """A store that can say what it holds. All of ours can; a fork of a session needs it."""
+    """A store that can say all that it holds. All of ours can; a fork of a session needs it."""
 
-    async def list_addresses(self) -> Addresses:
-        """Return the namespaces and lists that hold something now."""
+    async def read_values(self) -> Values:
+        """Return every cell and list as they are at one moment, whoever is writing."""
         ...
 
 

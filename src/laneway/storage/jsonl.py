@@ -27,7 +27,6 @@ from laneway.storage._rows import Rows
 from laneway.storage._strand import Strand
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
-    Addresses,
     BranchScan,
     CommitResult,
     Content,
@@ -40,6 +39,7 @@ from laneway.storage.base import (
     StoredValue,
     UsageRow,
     UsageScan,
+    Values,
     Write,
 )
 
@@ -246,9 +246,9 @@ class JsonlStorage:
         """See `Storage.scan_usage`."""
         return self._open_rows().scan_usage(scan)
 
-    async def list_addresses(self) -> Addresses:
-        """See `Enumerable.list_addresses`."""
-        return self._open_rows().addresses()
+    async def read_values(self) -> Values:
+        """See `Enumerable.read_values`."""
+        return self._open_rows().all_values()
 
     async def get_stats(self) -> SessionStats:
         """See `Storage.get_stats`."""

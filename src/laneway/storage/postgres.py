@@ -19,7 +19,6 @@ from laneway.storage._postgres_lease import HEARTBEAT, LIFE, Lease
 from laneway.storage._postgres_pool import PostgresPool
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
-    Addresses,
     BranchScan,
     CommitResult,
     Content,
@@ -32,6 +31,7 @@ from laneway.storage.base import (
     StoredValue,
     UsageRow,
     UsageScan,
+    Values,
     Write,
 )
 
@@ -217,9 +217,9 @@ class PostgresStorage:
         """See `Storage.scan_usage`."""
         return await reading.scan_usage(await self._reads(), self._session_key, scan)
 
-    async def list_addresses(self) -> Addresses:
-        """See `Enumerable.list_addresses`."""
-        return await reading.list_addresses(await self._reads(), self._session_key)
+    async def read_values(self) -> Values:
+        """See `Enumerable.read_values`."""
+        return await reading.read_values(await self._reads(), self._session_key)
 
     async def get_stats(self) -> SessionStats:
         """See `Storage.get_stats`."""

@@ -24,7 +24,6 @@ from laneway.storage._sqlite_session import SqliteSession
 from laneway.storage._strand import Strand
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
-    Addresses,
     BranchScan,
     CommitResult,
     Content,
@@ -37,6 +36,7 @@ from laneway.storage.base import (
     StoredValue,
     UsageRow,
     UsageScan,
+    Values,
     Write,
 )
 
@@ -214,9 +214,9 @@ class SqliteStorage:
         checks.check_usage_scan(scan)
         return await self._read(lambda reader: reader.scan_usage(scan))
 
-    async def list_addresses(self) -> Addresses:
-        """See `Enumerable.list_addresses`."""
-        return await self._read(lambda reader: reader.addresses())
+    async def read_values(self) -> Values:
+        """See `Enumerable.read_values`."""
+        return await self._read(lambda reader: reader.all_values())
 
     async def get_stats(self) -> SessionStats:
         """See `Storage.get_stats`."""
