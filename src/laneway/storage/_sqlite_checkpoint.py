@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from laneway.storage._sqlite_file import PAGE_SIZE, Durability, connect
+from laneway.storage._sqlite_file import PAGE_SIZE, Durability, connect, sync
 from laneway.storage._strand import Strand
 
 DUE: Final = 1_000
@@ -46,7 +46,8 @@ class Checkpoints:
             if not self._closed:
                 self._pages = 0
                 # What fails here fails again where somebody sees it: in a commit, or when the file is closed.
-                with contextlib.suppress(sqlite3.Error), contextlib.closing(connect(self._path, self._durability)) as connection:
+                with contextlib.suppress(sqlite3.Error), contextlib.closing(connect(self._path)) as connection:
+                    sync(connection, self._durability)
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
             self._asked = False
 

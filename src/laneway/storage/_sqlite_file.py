@@ -219,7 +219,7 @@ def has_log(path: Path) -> bool:
         return False
 
 
-def connect(path: Path, durability: Durability, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Open a session's file; it must be there. Its connection may be used by one thread at a time."""
     connection = _connect_to_read(path) if read_only else _connect(path, "mode=rw")
     try:
@@ -229,11 +229,20 @@ def connect(path: Path, durability: Durability, *, read_only: bool = False) -> s
             connection.execute("PRAGMA query_only = ON")
         else:
             _use_log(connection)
-            connection.execute("PRAGMA synchronous = " + ("FULL" if durability == "power" else "NORMAL"))
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def sync(connection: sqlite3.Connection, durability: Durability) -> None:
+    """Make checkpoints wait for the disk, so that a power cut damages nothing; with "power" every commit too."""
+    connection.execute("PRAGMA synchronous = " + ("FULL" if durability == "power" else "NORMAL"))
+
+
+def unsync(connection: sqlite3.Connection) -> None:
+    """Wait for no disk, until `sync`: fit for commits to a log that has just begun, and for no checkpoint."""
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:

@@ -20,7 +20,20 @@ from laneway.storage._owner import decode_owner
 from laneway.storage._rewrite import NewContent
 from laneway.storage._sqlite_branch import BranchIndex, rebuild
 from laneway.storage._sqlite_checkpoint import OVERDUE, Checkpoints
-from laneway.storage._sqlite_file import Durability, connect, migrate, migrations, named, named_errors, newer_version, read_version, recognise
+from laneway.storage._sqlite_file import (
+    Durability,
+    connect,
+    has_log,
+    migrate,
+    migrations,
+    named,
+    named_errors,
+    newer_version,
+    read_version,
+    recognise,
+    sync,
+    unsync,
+)
 from laneway.storage._sqlite_lease import Lease, Position, acquire, read_position
 from laneway.storage._sqlite_read import SEQ_OF_ID, SqliteReader
 from laneway.storage._sqlite_rows import cell_row, entry_row, fetch, pack_id, usage_row
@@ -71,21 +84,32 @@ class SqliteSession:
             SessionNotFound, SessionLocked, StorageCorruption, StorageVersionError, StorageError
         """
         recognise(path)
+        begins_log = not has_log(path)
         with named_errors(path):
-            connection = connect(path, durability)
+            connection = connect(path)
             try:
-                connection.execute(f"PRAGMA wal_autocheckpoint = {OVERDUE}")
                 session = cls(path, connection, durability)
-                with session._transaction() as cursor:
-                    if read_version(connection) > len(migrations()):
-                        raise newer_version(path, read_version(connection), len(migrations()))
-                    migrate(connection, migrations())
-                    session.lease = acquire(cursor, path, lease_life, secrets.token_hex(4))
-                    session._set_position(read_position(cursor))
+                if begins_log:
+                    unsync(connection)  # the lease, the first thing in a new log, need not wait for the disk
+                try:
+                    session._take(lease_life)
+                finally:
+                    sync(connection, durability)
                 return session
             except BaseException:
                 connection.close()
                 raise
+
+    def _take(self, lease_life: float) -> None:
+        self._cursor.execute(f"PRAGMA wal_autocheckpoint = {OVERDUE}")
+        with self._transaction() as cursor:
+            version = read_version(self._connection)
+            if version > len(migrations()):
+                raise newer_version(self.path, version, len(migrations()))
+            migrate(self._connection, migrations())
+            lease = acquire(cursor, self.path, lease_life, secrets.token_hex(4))
+            self._set_position(read_position(cursor))
+        self.lease = lease
 
     @classmethod
     def open_to_read(cls, path: Path) -> SqliteSession:
@@ -96,7 +120,7 @@ class SqliteSession:
         """
         recognise(path)
         with named_errors(path):
-            connection = connect(path, "process", read_only=True)
+            connection = connect(path, read_only=True)
             try:
                 version = read_version(connection)
                 if version > len(migrations()):
