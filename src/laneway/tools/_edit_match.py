@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from laneway.errors import ToolError
 from laneway.tools._truncate import printable
@@ -27,6 +27,7 @@ from laneway.tools._truncate import printable
 BOM = "\ufeff"
 _BLANKS = " \t\f\v"
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_LISTED = 10  # places of an ambiguous passage that are named
 _ALIGN_PAIRS = 100_000  # equal pairs of lines; past that only the lines shared at both ends are recognised
 
 _PUNCTUATION = str.maketrans(dict.fromkeys("‘’‚‛", "'") | dict.fromkeys("“”„‟", '"') | dict.fromkeys("‐‑‒–—―−", "-") | dict.fromkeys(_SPACES, " "))
@@ -100,11 +101,12 @@ def apply_edits(original: str, edits: list[Edit], shown: str, check: Callable[[]
     for index, edit in enumerate(wanted):
         check()
         matches = source.find(edit.old_text)
-        if not matches:
+        first = list(islice(matches, _LISTED))
+        if not first:
             raise ToolError(f"{_which(index, edits)}{_missing(source, edit, shown)}")
-        if len(matches) > 1:
-            raise ToolError(f"{_which(index, edits)}{_ambiguous(source, matches, shown)}")
-        place = source.locate(matches[0])
+        if len(first) > 1:
+            raise ToolError(f"{_which(index, edits)}{_ambiguous(source, first, sum(1 for _ in matches), shown)}")
+        place = source.locate(first[0])
         ranges.append(place if fuzzy else source.exactly(edit.old_text, place))
     _refuse_overlap(ranges, shown)
     spans = [_span(source, place, edit) for place, edit in zip(ranges, wanted, strict=True)]
@@ -151,27 +153,32 @@ class _Source:
         """The offset of each line's first character in `normal`."""
         return _line_starts(self.normal)
 
-    def find(self, passage: str) -> list[_Match]:
-        """Return where `passage` is, overlapping occurrences too, counted in the normalised copy.
+    def find(self, passage: str) -> Iterator[_Match]:
+        """Yield where `passage` is, overlapping occurrences too, counted in the normalised copy.
 
         Blanks at the end of the passage are either in the middle of a line, where they count, or at a line's end, where they do not.
         A passage that is nothing but blanks and line breaks, or that splits an accent from its letter, is counted in the text itself.
         """
+        found = False
+        for match in self._find_normal(passage):
+            found = True
+            yield match
+        if not found:
+            yield from (_Match(start=at, end=at + len(passage), normal=False) for at in _find_all(self.text, passage))
+
+    def _find_normal(self, passage: str) -> Iterator[_Match]:
         lines = [normalise(line) for line in passage.split("\n")]
         inner = [line.rstrip(_BLANKS) for line in lines[:-1]]
-        first_blanks = len(lines) > 1 and not inner[0] and bool(lines[0])
+        blanks = len(lines) > 1 and not inner[0] and bool(lines[0])
         written, bare = "\n".join([*inner, lines[-1]]), "\n".join([*inner, lines[-1].rstrip(_BLANKS)])
-        matches: list[_Match] = []
-        if bare.strip("\n"):
-            matches += [_Match(start=at, end=at + len(written), normal=True, first_blanks=first_blanks) for at in _find_all(self.normal, written)]
-            if written != bare:
-                ends = ((at, at + len(bare)) for at in _find_all(self.normal, bare))
-                matches += [
-                    _Match(start=start, end=end, normal=True, first_blanks=first_blanks, last_blanks=True)
-                    for start, end in ends
-                    if self.normal.startswith("\n", end) or end == len(self.normal)
-                ]
-        return matches or [_Match(start=at, end=at + len(passage), normal=False) for at in _find_all(self.text, passage)]
+        if not bare.strip("\n"):
+            return
+        for at in _find_all(self.normal, written):
+            yield _Match(start=at, end=at + len(written), normal=True, first_blanks=blanks)
+        for at in _find_all(self.normal, bare) if written != bare else ():
+            end = at + len(bare)
+            if end == len(self.normal) or self.normal.startswith("\n", end):
+                yield _Match(start=at, end=end, normal=True, first_blanks=blanks, last_blanks=True)
 
     def locate(self, match: _Match) -> _Range:
         """Return where a match is in the original."""
@@ -350,11 +357,10 @@ def _which(index: int, edits: list[Edit]) -> str:
     return f"Edit {index + 1} of {len(edits)}: " if len(edits) > 1 else ""
 
 
-def _ambiguous(source: _Source, matches: list[_Match], shown: str) -> str:
-    numbers = list(dict.fromkeys(source.line_number(match) for match in matches[:10]))
-    more = ", …" if len(matches) > 10 else ""
+def _ambiguous(source: _Source, first: list[_Match], others: int, shown: str) -> str:
+    numbers = ", ".join(str(number) for number in dict.fromkeys(source.line_number(match) for match in first))
     return (
-        f"old_text is in {shown} {len(matches)} times (lines {', '.join(map(str, numbers))}{more}) and must be unique: nothing was changed. "
+        f"old_text is in {shown} {len(first) + others} times (lines {numbers}{', …' if others else ''}) and must be unique: nothing was changed. "
         "Add lines around it until it is"
     )
 

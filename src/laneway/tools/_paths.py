@@ -246,7 +246,8 @@ def _lookalike(path: str) -> str | None:
     for part in Path(path).parts[1:]:
         step = os.path.join(found, part)
         if not os.path.lexists(step):
-            twins = [name for name in _names(found) if _looks(name) == _looks(part)]
+            wanted = _looks(part)
+            twins = [name for name in _names(found) if _looks(name) == wanted]
             if len(twins) != 1:
                 return None
             step = os.path.join(found, twins[0])

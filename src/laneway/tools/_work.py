@@ -1,13 +1,18 @@
-"""Blocking work off the event loop that an abort or a cancellation can stop."""
+"""Blocking work off the event loop that an abort or a cancellation can stop.
+
+It runs in daemon threads, as many as are needed: a read that hangs on a dead network drive holds up no other tool and no exit.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from laneway.abort import AbortSignal
 from laneway.errors import ToolError
+from laneway.tools._threads import run_in_thread
 
 T = TypeVar("T")
 
@@ -47,7 +52,7 @@ async def in_thread(work: Callable[[Stop], T], signal: AbortSignal, *, aborted: 
     """
     stop = Stop(signal, aborted)
     stop.check()
-    future = asyncio.get_running_loop().run_in_executor(None, work, stop)
+    future = asyncio.ensure_future(run_in_thread(partial(work, stop), {}))
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
