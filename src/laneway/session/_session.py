@@ -58,6 +58,10 @@ class Session:
     open sessions; `Session.over` puts one on any `Storage`.
     """
 
+    storage: Storage
+    metadata: SessionMetadata
+    ids: Ids
+
     def __init__(
         self,
         storage: Storage,

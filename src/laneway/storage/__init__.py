@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from laneway.errors import LeaseLost, SessionLocked, SessionNotFound, StorageCorruption, StorageError, StorageVersionError
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
     MAX_LIST_LIMIT,
@@ -16,6 +17,7 @@ from laneway.storage.base import (
     BranchSummaryEntry,
     CommitResult,
     CompactionEntry,
+    Content,
     CustomEntry,
     DeleteList,
     DeleteValue,
@@ -28,6 +30,7 @@ from laneway.storage.base import (
     InsertUsage,
     ListElement,
     MessageEntry,
+    Rewritable,
     ScanOrder,
     SeqOrder,
     SessionStats,
@@ -36,6 +39,7 @@ from laneway.storage.base import (
     StoredValue,
     UsageRow,
     UsageScan,
+    Values,
     Write,
 )
 
@@ -53,6 +57,7 @@ __all__ = [
     "BranchSummaryEntry",
     "CommitResult",
     "CompactionEntry",
+    "Content",
     "CustomEntry",
     "DeleteList",
     "DeleteValue",
@@ -64,19 +69,27 @@ __all__ = [
     "InsertEntry",
     "InsertUsage",
     "JsonlStorage",
+    "LeaseLost",
     "ListElement",
     "MemoryStorage",
     "MessageEntry",
     "PostgresStorage",
+    "Rewritable",
     "ScanOrder",
     "SeqOrder",
+    "SessionLocked",
+    "SessionNotFound",
     "SessionStats",
     "SetValue",
     "SqliteStorage",
     "Storage",
+    "StorageCorruption",
+    "StorageError",
+    "StorageVersionError",
     "StoredValue",
     "UsageRow",
     "UsageScan",
+    "Values",
     "Write",
 ]
 
