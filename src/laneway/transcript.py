@@ -7,6 +7,7 @@ the state of now. All functions are pure, take lists with messages of any role, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -275,6 +276,7 @@ def normalise(messages: Sequence[AgentMessage]) -> list[Message]:
     - Responses that ended in `error`, `aborted` or `deferred` are left out, and with them every result of their calls.
     - Each call has exactly one result, directly after its message, in the order of the calls: the first result wins, a missing one
       becomes an error result, results that answer nothing are left out. What stood between comes after the results.
+    - A call id that an earlier response used already is replaced, in the call and in its result.
     - There is no blank text block and no empty message; an empty tool result says so in words.
     - Custom roles are converted by `convert_to_llm`.
     """
@@ -284,7 +286,7 @@ def normalise(messages: Sequence[AgentMessage]) -> list[Message]:
 class Projection:
     """`normalise` for a transcript that grows: each message is looked at once, so a turn costs what is new in it."""
 
-    __slots__ = ("_assistant", "_closed", "_fresh", "_others", "_out", "_results", "_seen")
+    __slots__ = ("_assistant", "_closed", "_fresh", "_ids", "_original", "_others", "_out", "_results", "_seen")
 
     def __init__(self) -> None:
         self._reset()
@@ -297,6 +299,8 @@ class Projection:
         self._assistant: AssistantMessage | None = None  # the last response that is sent; what follows it is still open
         self._results: dict[str, ToolResultMessage] = {}
         self._others: list[Message] = []
+        self._ids: set[str] = set()  # of all calls so far: some providers repeat ids, and none accepts them back
+        self._original: dict[str, str] = {}  # the stored id of each call of the last response that was given another
 
     def project(self, messages: Sequence[AgentMessage], *, append_only: bool = False) -> list[Message]:
         """Return the provider's view of `messages` as a list of its own. Unchanged messages keep their identity.
@@ -321,11 +325,30 @@ class Projection:
         elif isinstance(message, AssistantMessage):
             self._render()
             self._closed = len(self._out)
-            self._assistant = _sendable(message)
+            self._assistant = self._with_new_ids(_sendable(message))
             self._results, self._others = {}, []
         elif (converted := _convert(message)) is not None and (cleaned := _without_blanks(converted)) is not None:
             self._others.append(cleaned)
         self._fresh = False
+
+    def _with_new_ids(self, message: AssistantMessage | None) -> AssistantMessage | None:
+        """Give a call whose id was used before another one, the same in every request."""
+        self._original = {}
+        if message is None:
+            return None
+        content: list[Any] = message.content
+        for index, block in enumerate(content):
+            if type(block) is not ToolCall:
+                continue
+            if block.id in self._ids:
+                number = next(n for n in count(2) if f"{block.id}_{n}" not in self._ids)
+                new = f"{block.id}_{number}"
+                self._original[new] = block.id
+                content = [*content[:index], msgspec.structs.replace(block, id=new), *content[index + 1 :]]
+                self._ids.add(new)
+            else:
+                self._ids.add(block.id)
+        return msgspec.structs.replace(message, content=content) if self._original else message
 
     def _render(self) -> None:
         """Bring what follows the closed part up to date: the last response, its results, what came after it."""
@@ -337,7 +360,7 @@ class Projection:
             out.append(self._assistant)
             for block in self._assistant.content:
                 if type(block) is ToolCall:
-                    out.append(_result_for(block, self._results.get(block.id)))
+                    out.append(_result_for(block, self._results.get(self._original.get(block.id, block.id))))
         out += self._others
         self._fresh = True
 
@@ -374,6 +397,8 @@ def _result_for(call: ToolCall, result: ToolResultMessage | None) -> ToolResultM
         return ToolResultMessage(
             tool_call_id=call.id, tool_name=call.name, content=[TextContent(text=NO_RESULT)], is_error=True, timestamp=0
         )
+    if result.tool_call_id != call.id:
+        result = msgspec.structs.replace(result, tool_call_id=call.id)
     content = result.content
     if len(content) == 1 and type(content[0]) is TextContent and content[0].text.strip():
         return result
