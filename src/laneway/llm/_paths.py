@@ -7,17 +7,17 @@ from pathlib import Path
 
 
 def config_dir() -> Path:
-    """Return the configuration folder: `LANEWAY_CONFIG_DIR`, else the system's usual place. It need not exist."""
-    return _dir("LANEWAY_CONFIG_DIR", "user_config_path", "XDG_CONFIG_HOME", ".config")
+    """Return the configuration folder: `LANEWAY_CONFIG_DIR`, `LANEWAY_HOME`, else the system's usual place. It need not exist."""
+    return _dir(("LANEWAY_CONFIG_DIR", "LANEWAY_HOME"), "user_config_path", "XDG_CONFIG_HOME", ".config")
 
 
 def cache_dir() -> Path:
     """Return the cache folder: `LANEWAY_CACHE_DIR`, else the system's usual place. It need not exist."""
-    return _dir("LANEWAY_CACHE_DIR", "user_cache_path", "XDG_CACHE_HOME", ".cache")
+    return _dir(("LANEWAY_CACHE_DIR",), "user_cache_path", "XDG_CACHE_HOME", ".cache")
 
 
-def _dir(ours: str, usual: str, xdg: str, home: str) -> Path:
-    named = os.environ.get(ours, "").strip()
+def _dir(ours: tuple[str, ...], usual: str, xdg: str, home: str) -> Path:
+    named = next((value for name in ours if (value := os.environ.get(name, "").strip())), "")
     if named:
         return Path(named).expanduser()
     try:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import base64
+import os
+import select
+import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from msgspec import Struct
 
 from laneway.cli._exit import CliError
-from laneway.messages import ImageContent
+from laneway.errors import ToolError
+from laneway.messages import ImageContent, clean_text
+from laneway.tools._images import SNIFF_BYTES, Picture, prepare, sniff
+from laneway.tools._paths import Workspace
 
-_IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif"}
-_MAX_FILE = 10 * 1024 * 1024
+MAX_BYTES = 10 * 1024 * 1024
+_SILENCE = 3.0
+"""Seconds after which a stdin that says nothing and does not end is worth a word."""
 
 
 class Prompt(Struct, kw_only=True, frozen=True):
@@ -22,48 +29,89 @@ class Prompt(Struct, kw_only=True, frozen=True):
     images: list[ImageContent]
 
 
-def build_prompts(words: list[str], *, stdin: TextIO | None) -> list[Prompt]:
+def build_prompts(words: list[str], *, stdin: TextIO | None, note: Callable[[str], None]) -> list[Prompt]:
     """Return the prompts: stdin, then `@files`, then the first word make the first; each further word is another.
 
     Raises:
         CliError: there is nothing to do, or a file cannot be used.
     """
-    files = [word[1:] for word in words if word.startswith("@") and len(word) > 1]
-    texts = [word for word in words if not (word.startswith("@") and len(word) > 1) and word != "-"]
-    parts = [_read_stdin(stdin)]
+    files = [word[1:] for word in words if _is_file(word)]
+    texts = [clean_text(word) for word in words if not _is_file(word) and word != "-"]
+    blocks: list[str] = []
     images: list[ImageContent] = []
     for name in files:
-        block, image = _read_file(Path(name).expanduser())
-        parts.append(block)
+        block, image = _read_file(name)
+        blocks.append(block)
         images += [image] if image is not None else []
-    first = "\n\n".join(part for part in [*parts, *texts[:1]] if part.strip())
+    parts = [_read_stdin(stdin, note), *blocks, *texts[:1]]
+    first = "\n\n".join(part for part in parts if part.strip())
     if not first and not images:
         raise CliError('there is nothing to do: say it in quotes, as in: laneway run "What does notes.txt say?"')
     return [Prompt(text=first, images=images), *(Prompt(text=text, images=[]) for text in texts[1:] if text.strip())]
 
 
-def _read_stdin(stdin: TextIO | None) -> str:
+def _is_file(word: str) -> bool:
+    return word.startswith("@") and len(word) > 1
+
+
+# ---------------------------------------------------------------------------------------------------- stdin
+
+
+def _read_stdin(stdin: TextIO | None, note: Callable[[str], None]) -> str:
     if stdin is None or stdin.closed or stdin.isatty():
         return ""
     try:
-        return stdin.buffer.read().decode("utf-8", "replace").strip()
-    except OSError:  # detached from any terminal or pipe
+        if not select.select([stdin.fileno()], [], [], _SILENCE)[0]:
+            note("reading the task from stdin until it ends; add </dev/null if nothing comes from there")
+        return _decoded(_read_up_to(stdin.buffer, "stdin")).strip()
+    except (OSError, ValueError):  # detached from any terminal or pipe
         return ""
 
 
-def _read_file(path: Path) -> tuple[str, ImageContent | None]:
+def _read_up_to(stream: BinaryIO, name: str) -> bytes:
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise CliError(f"{name} has more than {MAX_BYTES // (1024 * 1024)} MB: put it into a file and let the agent read parts of it")
+    return data
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
+
+
+# ---------------------------------------------------------------------------------------------------- files
+
+
+def _read_file(name: str) -> tuple[str, ImageContent | None]:
+    path = _find(name)
     try:
-        if path.stat().st_size > _MAX_FILE:
-            raise CliError(f"@{path}: the file is larger than {_MAX_FILE // (1024 * 1024)} MB; let the agent read parts of it instead")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):  # a pipe is what a shell's <(command) gives
+                raise CliError(f"@{name}: this is {'a folder' if stat.S_ISDIR(mode) else 'no file'}; only text and images can be put into a prompt")
+            data = _read_up_to(file, f"@{name}")
+    except IsADirectoryError:
+        raise CliError(f"@{name}: this is a folder; name a file, or let the agent look into it") from None
     except OSError as error:
-        raise CliError(f"@{path}: {error.strerror or error}") from error
-    mime = next((mime for magic, mime in _IMAGES.items() if data.startswith(magic)), None)
-    if mime is None and data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        mime = "image/webp"
-    if mime is not None:
-        return f'<file name="{path.absolute()}"></file>', ImageContent(data=base64.b64encode(data).decode(), mime_type=mime)
+        raise CliError(f"@{name}: {error.strerror or error}") from error
+    shown = clean_text(str(path))
+    kind = sniff(data[:SNIFF_BYTES])
+    if kind is not None:
+        picture = prepare(data, kind)
+        if not isinstance(picture, Picture):
+            raise CliError(f"@{name}: {picture}")
+        return f'<file name="{shown}">{picture.note}</file>', ImageContent(data=picture.data, mime_type=picture.mime_type)
     if b"\0" in data[:8192]:
-        raise CliError(f"@{path}: this is a binary file; only text and images can be put into a prompt")
-    text = data.decode("utf-8", "replace")
-    return (f'<file name="{path.absolute()}">\n{text}\n</file>' if text.strip() else ""), None
+        raise CliError(f"@{name}: this is a binary file; only text and images can be put into a prompt")
+    text = _decoded(data)
+    return (f'<file name="{shown}">\n{text}\n</file>' if text.strip() else ""), None
+
+
+def _find(name: str) -> Path:
+    """Return the file, also one whose name differs only in ways that nobody can see."""
+    try:
+        return Path(Workspace(".").existing(name).path)
+    except ToolError:
+        raise CliError(f"@{name}: there is no such file") from None
+    except OSError as error:
+        raise CliError(f"@{name}: {error}") from error

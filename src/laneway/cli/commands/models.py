@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import argparse
-import json
+import asyncio
 
-from laneway.cli._exit import DONE, FAILED
-from laneway.llm import Model, default_models
+from laneway.cli._exit import DONE, FAILED, CliError, complain
+from laneway.cli.render._terminal import printable
+from laneway.llm import Model, Models, default_models
+from laneway.llm.base import encode_json
 
 
 def models(arguments: argparse.Namespace) -> int:
-    """List models, narrowed by words, provider and availability. Exit code 1 if nothing matches."""
+    """List models, narrowed by words, provider and availability. Exit code 1 if nothing matches or a list could not be fetched.
+
+    Raises:
+        CliError: there is no such provider.
+    """
     registry = default_models()
+    known = [provider.id for provider in registry.providers()]
+    if arguments.provider and arguments.provider not in known:
+        raise CliError(f"there is no provider {arguments.provider!r}; choose from {', '.join(known)}")
+    fine = not arguments.refresh or _refresh(registry, arguments.provider)
     listed = registry.get_available() if arguments.available else registry.list(arguments.provider)
-    if arguments.provider:
-        listed = [model for model in listed if model.provider == arguments.provider]
     words = [word.lower() for word in arguments.filter]
-    matching = [model for model in listed if all(word in f"{model.spec} {model.name}".lower() for word in words)]
+    matching = [
+        model
+        for model in listed
+        if (not arguments.provider or model.provider == arguments.provider) and all(word in f"{model.spec} {model.name}".lower() for word in words)
+    ]
     for model in matching:
-        print(json.dumps(_record(model)) if arguments.json else _line(model))
-    if not matching and not arguments.json:
-        known = ", ".join(provider.id for provider in registry.providers())
-        print(f"no model matches; providers: {known}")
-    return DONE if matching else FAILED
+        print(encode_json(_record(model)).decode() if arguments.json else printable(_line(model)))
+    if not matching:
+        complain(_nothing(arguments, known))
+    return DONE if matching and fine else FAILED
+
+
+def _refresh(registry: Models, provider: str | None) -> bool:
+    result = asyncio.run(registry.refresh(provider))
+    for name, error in result.errors.items():
+        complain(f"the list of {name} could not be fetched: {error}")
+    return not result.errors
+
+
+def _nothing(arguments: argparse.Namespace, known: list[str]) -> str:
+    if arguments.available and not arguments.filter:
+        return "no model can be used now: set a provider's key, run a server, or install the embedded model (see laneway doctor)"
+    if arguments.provider and not arguments.filter:
+        return f"laneway has no list for {arguments.provider}; ask it with --refresh, or name a model: {arguments.provider}/MODEL"
+    return f"no model matches; the providers are {', '.join(known)}"
 
 
 def _record(model: Model) -> dict[str, object]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from laneway.cli._exit import complain
 from laneway.events import AgentEvent, MessageUpdate
 from laneway.messages import clean_json, encode
 
 
 class JsonRenderer:
-    """Prints the header, then every event. A `message_update` carries only what is new: its `event` without the partial message."""
+    """Prints the header, then every event, in UTF-8 whatever the terminal speaks; each line is out before the run goes on.
 
-    def __init__(self, header: dict[str, Any], out: TextIO | None = None) -> None:
-        self._out = out or sys.stdout
+    A `message_update` carries only what is new: its `event` without the partial message.
+    """
+
+    def __init__(self, header: dict[str, Any], out: BinaryIO | None = None) -> None:
+        self._out = out or sys.stdout.buffer
         self._print(encode(clean_json({"type": "run", **header})))
 
     def __call__(self, event: AgentEvent, _: object = None) -> None:
@@ -23,10 +27,10 @@ class JsonRenderer:
 
     def note(self, text: str) -> None:
         """Notes are for people: they go to stderr."""
-        print(text, file=sys.stderr, flush=True)
+        complain(text)
 
     def _print(self, line: bytes) -> None:
-        self._out.write(line.decode() + "\n")
+        self._out.write(line + b"\n")
         self._out.flush()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
-from laneway.cli.config import wants_colour
-from laneway.events import AgentEvent
+from laneway.cli.config import is_terminal, wants_colour
+from laneway.cli.render._terminal import StatusLine, one_line, printable
+from laneway.events import AgentEvent, MessageUpdate, ToolExecutionEnd, ToolExecutionStart, ToolExecutionUpdate
 from laneway.messages import AssistantMessage, TextContent, ToolResult, ToolResultMessage
 
 _DIM, _BOLD, _RED, _RESET = "\033[2m", "\033[1m", "\033[31m", "\033[0m"
@@ -15,92 +16,145 @@ _PREVIEW_WIDTH = 160
 
 
 class TextRenderer:
-    """Prints events as they come. On a terminal the model's text streams; into a pipe only the final answer goes to stdout."""
+    """Prints events as they come.
+
+    On a terminal the model's text streams to stdout, and a line on stderr says what is waited for. Into a pipe or file only final
+    answers go to stdout; what the model says on the way goes to stderr. `quiet` leaves only the answers.
+    """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, quiet: bool = False) -> None:
         self._out, self._err = out or sys.stdout, err or sys.stderr
-        self._streams = self._out.isatty()
+        self._streams = self._out.isatty() and not quiet
         self._colour = wants_colour(self._err)
         self._quiet = quiet
         self._at_line_start = True
+        self._status = StatusLine(self._err if is_terminal(self._err) and not quiet else None)
+        self._running: dict[str, str] = {}
 
     def __call__(self, event: AgentEvent, _: object = None) -> None:
         match event.type:
+            case "turn_start":
+                self._status.say("waiting for the model")
             case "message_update":
-                if event.event.type == "text_delta" and self._streams and not self._quiet:
-                    self._write(event.event.delta)
+                self._update(event)
             case "message_end":
                 if isinstance(event.message, AssistantMessage):
                     self._end_of_answer(event.message)
             case "tool_execution_start":
-                self._say(f"{self._bold('●')} {event.tool_name} {_arguments(event.args)}")
+                self._call(event)
+            case "tool_execution_update":
+                self._progress(event)
             case "tool_execution_end":
-                self._result(event.result, event.is_error)
+                self._result(event)
+            case "agent_end":
+                self._status.clear()
             case _:
                 pass
 
+    def note(self, text: str) -> None:
+        """Say something about the run itself, below what has been printed so far."""
+        self._status.hide()
+        if not self._at_line_start:
+            self._write("\n")
+        print(f"laneway: {printable(text)}", file=self._err, flush=True)
+
+    # -- the model
+
+    def _update(self, event: MessageUpdate) -> None:
+        inner = event.event
+        if inner.type == "text_delta":
+            if self._streams:
+                self._status.clear()
+                self._write(inner.delta)
+        elif inner.type == "thinking_start":
+            self._status.say("the model is thinking")
+        elif inner.type == "toolcall_start":
+            self._break_line()
+            self._status.say("the model is writing a call")
+
     def _end_of_answer(self, message: AssistantMessage) -> None:
-        final = not message.tool_calls and message.stop_reason in ("stop", "length")
-        if self._streams and not self._quiet:
-            if message.text and not message.text.endswith("\n"):
-                self._write("\n")
-        elif final:
+        self._status.clear()
+        if self._streams:
+            self._break_line()
+        elif not message.tool_calls and message.stop_reason in ("stop", "length"):
             self._write(message.text if message.text.endswith("\n") or not message.text else message.text + "\n")
         elif message.text.strip():
-            self._say(message.text.strip())
+            self._say(printable(message.text.strip()))
 
-    def _result(self, result: ToolResult, is_error: bool) -> None:
-        lines = preview(result)
-        for index, line in enumerate(lines):
-            lead = "  └ " if index == 0 else "    "
-            self._say(lead + (self._red(line) if is_error else self._dim(line)))
+    # -- its tools
 
-    def note(self, text: str) -> None:
-        """Say one line about the run itself."""
-        self._say(self._dim(text))
+    def _call(self, event: ToolExecutionStart) -> None:
+        name = one_line(event.tool_name, 80)
+        self._running[event.tool_call_id] = name
+        self._say(f"{self._style(_BOLD, '●')} {name} {_arguments(event.args)}".rstrip())
+        self._say_running()
+
+    def _progress(self, event: ToolExecutionUpdate) -> None:
+        if len(self._running) == 1:
+            lines = _text_of(event.partial_result).rstrip().rsplit("\n", 1)
+            self._status.say(f"{self._running.get(event.tool_call_id, event.tool_name)}: {lines[-1].strip()}", restart=False)
+
+    def _result(self, event: ToolExecutionEnd) -> None:
+        self._running.pop(event.tool_call_id, None)
+        for index, line in enumerate(preview(event.result)):
+            self._say(("  └ " if index == 0 else "    ") + self._style(_RED if event.is_error else _DIM, line))
+        self._say_running()
+
+    def _say_running(self) -> None:
+        if self._running:
+            names = ", ".join(self._running.values())
+            self._status.say(f"{names} is running" if len(self._running) == 1 else f"{len(self._running)} calls are running: {names}", restart=False)
+        else:
+            self._status.clear()
+
+    # -- output
 
     def _write(self, text: str) -> None:
-        self._out.write(printable(text))
-        self._out.flush()
         if text:
+            self._status.hide()
+            self._out.write(printable(text))
+            self._out.flush()
             self._at_line_start = text.endswith("\n")
 
+    def _break_line(self) -> None:
+        if not self._at_line_start:
+            self._write("\n")
+
     def _say(self, text: str) -> None:
+        """Print a line of our own; what came from elsewhere was made `printable` before it got its colours."""
         if self._quiet:
             return
-        if not self._at_line_start and self._streams:
-            self._write("\n")
-        print(printable(text, keep_escapes=self._colour), file=self._err, flush=True)
+        self._status.hide()
+        if self._streams:
+            self._break_line()
+        print(text, file=self._err, flush=True)
 
-    def _dim(self, text: str) -> str:
-        return f"{_DIM}{text}{_RESET}" if self._colour else text
-
-    def _bold(self, text: str) -> str:
-        return f"{_BOLD}{text}{_RESET}" if self._colour else text
-
-    def _red(self, text: str) -> str:
-        return f"{_RED}{text}{_RESET}" if self._colour else text
-
-
-def printable(text: str, *, keep_escapes: bool = False) -> str:
-    """Make text safe for a terminal: no control characters (a model must not steer it), no lone surrogates."""
-    kept = "\n\t\033" if keep_escapes else "\n\t"
-    return "".join(c if c in kept or (c >= " " and not "\x7f" <= c < "\xa0" and not "\ud800" <= c <= "\udfff") else "\ufffd" for c in text)
+    def _style(self, code: str, text: str) -> str:
+        return f"{code}{text}{_RESET}" if self._colour else text
 
 
 def preview(result: ToolResult | ToolResultMessage) -> list[str]:
     """Return the first lines of a result, each cut to a screen's width, and how many more there are."""
-    text = "\n".join(block.text if isinstance(block, TextContent) else f"[image, {block.mime_type}]" for block in result.content)
-    lines = printable(text).strip("\n").split("\n")
-    shown = [line if len(line) <= _PREVIEW_WIDTH else line[: _PREVIEW_WIDTH - 1] + "…" for line in lines[:_PREVIEW_LINES]]
+    text = _text_of(result).strip("\n")
+    if not text.strip():
+        return ["(no output)"]
+    lines = text.split("\n")
+    shown = [one_line(line, _PREVIEW_WIDTH) for line in lines[:_PREVIEW_LINES]]
     if len(lines) > _PREVIEW_LINES:
-        shown.append(f"… {len(lines) - _PREVIEW_LINES} more lines")
-    return shown if text.strip() else ["(no output)"]
+        more = len(lines) - _PREVIEW_LINES
+        shown.append(f"… {more} more line{'s' if more > 1 else ''}")
+    return shown
 
 
-def _arguments(args: dict[str, Any]) -> str:
-    shown = ", ".join(f"{name}={_value(value)}" for name, value in args.items())
-    return printable(shown.replace("\n", "⏎")) if len(shown) <= _PREVIEW_WIDTH else printable(shown[: _PREVIEW_WIDTH - 1].replace("\n", "⏎")) + "…"
+def _text_of(result: ToolResult | ToolResultMessage) -> str:
+    return "\n".join(block.text if isinstance(block, TextContent) else f"[image, {block.mime_type}]" for block in result.content)
+
+
+def _arguments(args: Any) -> str:
+    if not isinstance(args, dict):
+        return one_line(repr(args), _PREVIEW_WIDTH)
+    named = cast("dict[str, Any]", args)
+    return one_line(", ".join(f"{name}={_value(value)}" for name, value in named.items()), _PREVIEW_WIDTH)
 
 
 def _value(value: Any) -> str:

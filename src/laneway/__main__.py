@@ -1,0 +1,5 @@
+"""`python -m laneway` is the `laneway` command."""
+
+from laneway.cli.main import run
+
+run()
