@@ -201,6 +201,11 @@ class UserMessage(_Message, kw_only=True, frozen=True, tag="user"):
     content: str | list[TextContent | ImageContent]
     timestamp: int = field(default_factory=now_ms)
 
+    @property
+    def text(self) -> str:
+        """All text of the message, without images."""
+        return self.content if isinstance(self.content, str) else _text_of(self.content)
+
 
 class AssistantMessage(_Message, kw_only=True, frozen=True, tag="assistant"):
     """One response of a model. `stop_reason` is "pending" only while it streams; `error_message` explains "error"."""
@@ -247,6 +252,11 @@ class ToolResultMessage(_Message, kw_only=True, frozen=True, tag="tool_result"):
     is_error: bool = False
     timestamp: int = field(default_factory=now_ms)
 
+    @property
+    def text(self) -> str:
+        """All text of the result, without images."""
+        return _text_of(self.content)
+
 
 class ToolResult(_Value, kw_only=True, frozen=True):
     """What a tool returns. `terminate` hints that no further model call is needed (it counts only if unanimous)."""
@@ -255,6 +265,15 @@ class ToolResult(_Value, kw_only=True, frozen=True):
     details: Any = None
     terminate: bool = False
     usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        """All text of the result, without images."""
+        return _text_of(self.content)
+
+
+def _text_of(content: list[TextContent | ImageContent]) -> str:
+    return "".join(block.text for block in content if isinstance(block, TextContent))
 
 
 # ---------------------------------------------------------------------------------------------------- custom roles
