@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
@@ -39,9 +38,6 @@ T = TypeVar("T")
 
 class Invariant(Exception):
     """The machine is in a state that cannot be; becomes the cause of a `HarnessFault`."""
-
-
-_leasing: ContextVar[Line | None] = ContextVar("laneway_leasing", default=None)
 
 
 class Done:
@@ -104,6 +100,7 @@ Planner: TypeAlias = Callable[[Lane, Mutation], "Decision[T] | Awaitable[Decisio
 
 
 _KEEP: Any = object()
+_LEASED: Any = object()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,6 +155,7 @@ class Line:
         self.projection = Projection()
         self.system: SystemMessage | None = None
         self.leased = False  # whether somebody has the idle lane to himself
+        self._lessee: asyncio.Task[Any] | None = None
         self.last_result: OperationResult | None = None
         self._transient: set[tuple[str, str]] | None = None if restored and state.operation is not None else set()
         self._waiters: list[asyncio.Future[None]] = []
@@ -176,13 +174,11 @@ class Line:
         """
         runtime = self.runtime
         runtime.check()
-        while self.leased and not observes:
-            if _leasing.get() is self:
-                raise WouldDeadlock(f"lane {self.name!r} is leased to this callback of run_when_idle(), which a change of the lane would wait for")
-            await self.changed()
 
         async def scope(mutation: Mutation) -> T:
             runtime.check()
+            if self.leased and not observes:
+                return cast(T, _LEASED)
             try:
                 decision = plan(self.state, mutation)
                 if not isinstance(decision, (Commit, Return)):
@@ -194,7 +190,8 @@ class Line:
                 raise runtime.fail(error) from error
 
         try:
-            value: T = await runtime.session.mutate(scope)
+            while (value := await runtime.session.mutate(scope)) is _LEASED:
+                await self._lease_end()
         except StorageClosed:
             runtime.check()
             raise Closed from None
@@ -376,13 +373,19 @@ class Line:
 
         while not (self.idle and not self.leased and await self.command(plan, observes=True)):
             await self.changed()
-        token = _leasing.set(self)
+        self._lessee = asyncio.current_task()
         try:
             return await callback()
         finally:
-            _leasing.reset(token)
+            self._lessee = None
             self.leased = False
             self._wake()
+
+    async def _lease_end(self) -> None:
+        if self._lessee is not None and self._lessee is asyncio.current_task():
+            raise WouldDeadlock(f"lane {self.name!r} is leased to this callback of run_when_idle(), which a change of the lane would wait for")
+        if self.leased:
+            await self.changed()
 
     async def changed(self) -> None:
         """Return when the lane's state, or its drive, has changed.
