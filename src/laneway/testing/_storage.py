@@ -35,10 +35,14 @@ from laneway.storage.base import (
     Storage,
     UsageScan,
 )
-from laneway.testing._storage_commits import CommitRules
-from laneway.testing._storage_content import ContentRules
-from laneway.testing._storage_queries import QueryRules
-from laneway.testing._storage_rows import entry, everything, row, tokens
+
+# Before they are imported, so that a failing rule shows the values that it compared.
+pytest.register_assert_rewrite(*(f"laneway.testing._storage_{name}" for name in ("commits", "content", "model", "queries")))
+
+from laneway.testing._storage_commits import CommitRules  # noqa: E402
+from laneway.testing._storage_content import ContentRules  # noqa: E402
+from laneway.testing._storage_queries import QueryRules  # noqa: E402
+from laneway.testing._storage_rows import entry, everything, row, tokens  # noqa: E402
 
 Reopen: TypeAlias = Callable[[Storage], Awaitable[Storage]]
 

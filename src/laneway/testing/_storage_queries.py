@@ -137,6 +137,11 @@ class QueryRules:
         for order in (EntryScan(order=up), EntryScan(type=up)):
             with pytest.raises(ValueError, match="upwards"):
                 await storage.scan_entries(order)
+        for filtered in ("t\0", "t\ud800"):
+            with pytest.raises(ValueError, match="custom_type"):
+                await storage.scan_branch(BranchScan(start="a", custom_type=filtered))
+            with pytest.raises(ValueError, match="custom_type"):
+                await storage.scan_entries(EntryScan(custom_type=filtered))
         with pytest.raises(ValueError, match="to_seq"):
             await storage.scan_usage(UsageScan(to_seq=half))
         with pytest.raises(ValueError, match="after"):
@@ -205,7 +210,8 @@ class QueryRules:
         assert await walk(start="tip", stop_at_type="message") == ["tip"]
         assert await walk(start="side2", stop_at_type="compaction") == ["side2", "side1", "m1", "c1", "root"]
         assert await walk(start="tip", stop_at_id="side1") == ["tip", "bs", "c2", "m2", "cp", "m1", "c1", "root"]
-        assert await walk(start="tip", stop_at_id="unknown") == ["tip", "bs", "c2", "m2", "cp", "m1", "c1", "root"]
+        for elsewhere in ("unknown", "u", "", "a\0"):
+            assert await walk(start="tip", stop_at_id=elsewhere) == ["tip", "bs", "c2", "m2", "cp", "m1", "c1", "root"]
 
     async def test_a_path_is_filtered_after_the_stop(self, storage: Storage) -> None:
         """S-12: by type and custom type; what is filtered out can still be what the path stops at."""
