@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from laneway.harness import AgentHarness, AgentLane, RetryPolicy
@@ -56,6 +57,14 @@ class World:
     requests: list[list[Message]] = field(default_factory=list)
     executed: Counter[str] = field(default_factory=Counter)
     running: asyncio.Event = field(default_factory=asyncio.Event)
+    log: Path | None = None
+
+    def note(self, key: str) -> None:
+        """Remember that a tool ran; a tool's work in the world is not undone by a crash either."""
+        self.executed[key] += 1
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(f"{key}\n")
 
     def stream(self, model: Model, transcript: Transcript, options: StreamOptions) -> AssistantStream:
         """The stream function of every process."""
@@ -89,7 +98,7 @@ class World:
         async def execute(call_id: str, args: Any, signal: Any, update: Any) -> Any:
             host = current_host()
             assert host is not None
-            self.executed[host.idempotency_key] += 1
+            self.note(host.idempotency_key)
             if act is not None:
                 return await act(self, call_id, args, signal, update)
             await asyncio.sleep(0)
