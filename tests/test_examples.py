@@ -29,10 +29,10 @@ def main_of(name: str) -> object:
 
 
 def test_the_loop(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    """The context that went in is unchanged."""
+    """The context that went in is unchanged; the tools were declared by a system message."""
     scripted.add(call("add", a=2, b=40), text("42"))
     asyncio.run(main_of("01_loop.py")())  # type: ignore[operator] - the example's entry
-    assert "4 new messages; the context still has 1" in capsys.readouterr().out
+    assert "5 new messages; the context still has 1" in capsys.readouterr().out
 
 
 def test_the_agent(scripted: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

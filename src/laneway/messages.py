@@ -324,9 +324,9 @@ class BranchSummaryMessage(_Message, kw_only=True, frozen=True, tag="branch_summ
 Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolResultMessage
 """What a provider understands."""
 AgentMessage: TypeAlias = (
-    Message | CustomMessage | BashExecutionMessage | CompactionSummaryMessage | BranchSummaryMessage | Struct
+    Message | CustomMessage | BashExecutionMessage | CompactionSummaryMessage | BranchSummaryMessage | Any
 )
-"""A `Message` or any registered custom message (a Struct with a `role` tag of its own)."""
+"""A `Message` or any registered custom message (a Struct with a `role` tag of its own; Any for type checkers)."""
 
 _BUILT_IN: tuple[type[Struct], ...] = (*get_args(Message), CustomMessage, BashExecutionMessage, CompactionSummaryMessage, BranchSummaryMessage)
 _registered: dict[str, type[Struct]] = {}
