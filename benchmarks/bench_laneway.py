@@ -9,13 +9,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from benchlib import ADD_JSON, DELTA, NAP_S, Timer, arg_chunks, cli, emit, rss_mb, version
-
 import laneway
+from benchlib import ADD_JSON, DELTA, NAP_S, Timer, arg_chunks, cli, emit, rss_mb, version
 from laneway import Agent, Model, tool
 from laneway.events import AssistantEvent
-from laneway.llm.base import AssistantStream, StreamOptions, Transcript
 from laneway.llm._writer import StreamWriter
+from laneway.llm.base import AssistantStream, StreamOptions, Transcript
 
 MODEL = Model(id="fake", provider="fake", api="fake")
 

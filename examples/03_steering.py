@@ -5,7 +5,7 @@ Needs no model: a scripted one plays its part, so that the order is plain to see
 
 import asyncio
 
-from laneway import Agent, tool
+from laneway import Agent, AssistantMessage, ToolResultMessage, UserMessage, tool
 from laneway.testing import Scripted, call, text
 
 
@@ -25,8 +25,10 @@ async def main() -> None:
     agent.follow_up("And what does it cost?")
     await running
     for message in agent.state.messages:
-        if message.role != "system":
-            print(f"{message.role:12} {message.text or [c.name for c in message.tool_calls]}")
+        if isinstance(message, AssistantMessage):
+            print(f"{message.role:12} {message.text or [call.name for call in message.tool_calls]}")
+        elif isinstance(message, (UserMessage, ToolResultMessage)):
+            print(f"{message.role:12} {message.text}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item):  # noqa: ARG001
+def pytest_runtest_call(item: pytest.Item):
     """No test may hang for ever: after five minutes the stacks are printed and the process ends."""
     faulthandler.dump_traceback_later(300, exit=True)
     try:

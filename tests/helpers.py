@@ -139,7 +139,12 @@ def texts(messages: Sequence[Any]) -> list[str]:
 
 
 async def run(
-    script: Scripted, *prompts: AgentMessage, base: AgentContext | None = None, tools: Sequence[AgentTool] = (), signal: AbortSignal | None = None, **hooks: Any
+    script: Scripted,
+    *prompts: AgentMessage,
+    base: AgentContext | None = None,
+    tools: Sequence[AgentTool] = (),
+    signal: AbortSignal | None = None,
+    **hooks: Any,
 ) -> tuple[Recorder, list[AgentMessage]]:
     """Run the loop on a scripted model and return what was recorded and the new messages."""
     recorder = Recorder()

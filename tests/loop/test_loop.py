@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -166,10 +167,7 @@ async def test_prepare_next_turn_runs_between_turns_only() -> None:
 async def test_what_prepare_next_turn_changes_stays() -> None:
     """L-12: "off" means no reasoning, None means keep."""
     script = Scripted([calls(call("echo")), calls(call("echo")), text("end")])
-    other = Scripted([]).model
-    import msgspec
-
-    other = msgspec.structs.replace(other, id="m2")
+    other = msgspec.structs.replace(script.model, id="m2")
     updates = [TurnUpdate(model=other, thinking_level="off"), None]
     await run(script, tools=[make_tool()], thinking_level="high", prepare_next_turn=lambda *_: updates.pop(0))
     assert [r.model.id for r in script.requests] == [script.model.id, "m2", "m2"]
@@ -197,8 +195,6 @@ async def test_prepare_request_runs_before_every_request_and_polls_nothing() -> 
     seen: list[Any] = []
     polls: list[str] = []
     script = Scripted([calls(call("echo")), text("end")])
-    import msgspec
-
     other = msgspec.structs.replace(script.model, id="m2")
 
     def prepare(request: Any, signal: Any) -> Any:
@@ -313,7 +309,9 @@ async def test_the_request_is_shaped_in_a_fixed_order_and_the_transcript_stays()
     assert len(base.messages) == 2
 
 
-@pytest.mark.parametrize("hook", ["convert_to_llm", "transform_context", "prepare_request", "get_api_key", "get_steering_messages", "get_follow_up_messages"])
+@pytest.mark.parametrize(
+    "hook", ["convert_to_llm", "transform_context", "prepare_request", "get_api_key", "get_steering_messages", "get_follow_up_messages"]
+)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_raising_hook_is_an_error_turn(hook: str, kind: str) -> None:
     """L-22: a consumer always sees a whole sequence and nothing escapes."""
@@ -433,7 +431,8 @@ async def test_tools_are_declared_in_the_transcript() -> None:
     first = await run_agent_loop([user("go")], base, LoopConfig(model=script.model), recorder, stream_fn=script.stream_fn)
     assert [m.role for m in first] == ["system", "user", "assistant"]
     assert recorder.trace[2:4] == ["MS(s1)", "ME(s1)"]
-    second = await run_agent_loop([user("go")], AgentContext(messages=first, tools=[one]), LoopConfig(model=script.model), Recorder(), stream_fn=script.stream_fn)
+    config = LoopConfig(model=script.model)
+    second = await run_agent_loop([user("go")], AgentContext(messages=first, tools=[one]), config, Recorder(), stream_fn=script.stream_fn)
     assert [m.role for m in second] == ["user", "assistant"]
     third = await run_agent_loop(
         [SystemMessage(content="rule", tools_added=[one.declaration]), user("go")],
@@ -518,7 +517,9 @@ async def test_an_abort_with_nothing_left_changes_nothing() -> None:
     assert recorder.end.reason == "stop"
 
 
-@pytest.mark.parametrize("at", ["agent_start", "message_start", "message_update", "message_end", "tool_execution_start", "tool_execution_end", "turn_end"])
+@pytest.mark.parametrize(
+    "at", ["agent_start", "message_start", "message_update", "message_end", "tool_execution_start", "tool_execution_end", "turn_end"]
+)
 async def test_cancelling_the_task_at_any_event_settles_the_run(at: str) -> None:
     """Promise 5: the transcript is valid, agent_end is out, then CancelledError."""
     script = Scripted([calls(call("slow", call_id="1"), call("slow", call_id="2")), text("end", delta_size=1)])
@@ -563,10 +564,8 @@ async def test_cancelling_after_any_number_of_loop_steps_settles_the_run(steps: 
     for _ in range(steps):
         await asyncio.sleep(0)
     task.cancel()
-    try:
+    with contextlib.suppress(asyncio.CancelledError):
         await task
-    except asyncio.CancelledError:
-        pass
     if recorder.events:
         messages = recorder.end.messages
         called = [c.id for m in messages if m.role == "assistant" and m.stop_reason not in ("error", "aborted") for c in m.tool_calls]
@@ -681,7 +680,8 @@ async def test_the_partial_is_in_the_running_context_while_it_streams() -> None:
             assert live[0].messages[-1] is event.message
 
     script = Scripted([text("abc", delta_size=1)])
-    messages = await run_agent_loop([user("go")], context(), LoopConfig(model=script.model, prepare_request=prepare), emit, stream_fn=script.stream_fn)
+    config = LoopConfig(model=script.model, prepare_request=prepare)
+    messages = await run_agent_loop([user("go")], context(), config, emit, stream_fn=script.stream_fn)
     assert set(lengths) == {2}
     assert live[0].messages[-1] is messages[-1]
 

@@ -422,14 +422,14 @@ async def test_a_cancelled_sync_tool_is_left_behind():
     for fail in (False, True):
         task = asyncio.create_task(run(stubborn, {"fail": fail}))
         async with asyncio.timeout(5):
-            while not started.is_set():  # noqa: ASYNC110 - a thread sets it
+            while not started.is_set():
                 await asyncio.sleep(0.001)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert not finished.is_set()
             release.set()
-            while not finished.is_set():  # noqa: ASYNC110 - a thread sets it
+            while not finished.is_set():
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
         for event in (started, release, finished):

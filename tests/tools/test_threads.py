@@ -18,7 +18,7 @@ async def test_an_idle_thread_is_used_again():
     for _ in range(30):
         names.add(await run_in_thread(threading.get_ident, {}))
         async with asyncio.timeout(5):
-            while not _threads._idle:  # noqa: ASYNC110 - until the thread is back
+            while not _threads._idle:
                 await asyncio.sleep(0)
     assert len(names) < 10
 
@@ -28,7 +28,7 @@ async def test_a_flood_leaves_only_a_few_idle_threads():
     barrier = threading.Barrier(40)
     async with asyncio.timeout(15):
         await asyncio.gather(*(run_in_thread(barrier.wait, {"timeout": 10}) for _ in range(40)))
-        while len([t for t in threading.enumerate() if t.name == "laneway-tool"]) > 12:  # noqa: ASYNC110
+        while len([t for t in threading.enumerate() if t.name == "laneway-tool"]) > 12:
             await asyncio.sleep(0.01)
 
 
