@@ -321,7 +321,8 @@ async def test_a_raising_listener_stops_the_run_and_the_others_see_all_of_it(at:
         await agent.prompt("go")
     assert recorder.end.reason == ("stop" if at == "agent_end" else "error")
     assert raised == [at], "it gets no more events of that run"
-    assert len(script.requests) == {"agent_start": 0, "message_end": 0, "agent_end": 2}.get(at, 1), "message_end of the prompt comes before the request"
+    requests = {"agent_start": 0, "message_end": 0, "agent_end": 2}.get(at, 1)  # the prompt's message_end comes before any request
+    assert len(script.requests) == requests
     starts, ends = recorder.of_type("message_start"), recorder.of_type("message_end")
     assert len(starts) == len(ends)
     assert not agent.state.is_streaming
