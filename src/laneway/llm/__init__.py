@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from laneway.llm._credentials import Credential, CredentialStore, FileCredentialStore, KeyringCredentialStore, MemoryCredentialStore
     from laneway.llm._guided import GuidedPolicy
     from laneway.llm._http import aclose_clients
-    from laneway.llm._local import LocalSetup, local_setup, stop_servers
+    from laneway.llm._local import LocalSetup, ensure_local_model, local_setup, stop_servers
     from laneway.llm._overflow import is_context_overflow, is_recoverable_length
     from laneway.llm._provider import DeferredOps, EnvKey, OAuthHandler, Provider, RefreshContext, Setting
     from laneway.llm._registry import Models, RefreshResult, default_models, failed_stream, get_default_stream_fn, model, set_default_stream_fn
@@ -66,7 +66,7 @@ _LAZY = {
     "_credentials": ("Credential", "CredentialStore", "FileCredentialStore", "KeyringCredentialStore", "MemoryCredentialStore"),
     "_guided": ("GuidedPolicy",),
     "_http": ("aclose_clients",),
-    "_local": ("LocalSetup", "local_setup", "stop_servers"),
+    "_local": ("LocalSetup", "ensure_local_model", "local_setup", "stop_servers"),
     "_overflow": ("is_context_overflow", "is_recoverable_length"),
     "_provider": ("DeferredOps", "EnvKey", "OAuthHandler", "Provider", "RefreshContext", "Setting"),
     "_registry": ("Models", "RefreshResult", "default_models", "failed_stream", "get_default_stream_fn", "model", "set_default_stream_fn"),
@@ -86,6 +86,7 @@ __all__ = [
     "ResponseInfo", "ResponseStream", "RetryCallbacks", "RetryPolicy", "Setting", "StreamDone", "StreamError", "StreamFn", "StreamOptions",
     "StreamStart", "TextDelta", "TextEnd", "TextStart", "ThinkingDelta", "ThinkingEnd", "ThinkingLevel", "ThinkingStart", "ToolCallDelta",
     "ToolCallEnd", "ToolCallStart", "Transcript", "aclose_clients", "clamp_max_tokens", "clamp_thinking_level", "compute_cost", "default_models",
+    "ensure_local_model",
     "estimate_context", "estimate_tokens", "failed_stream", "get_default_stream_fn", "is_context_overflow", "is_recoverable_length", "is_retryable",
     "local_setup", "make_usage", "model", "retry_assistant_call", "retry_delay_ms", "set_default_stream_fn", "should_retry", "stop_servers",
     "supported_thinking_levels", "thinking_budget", "usage_tokens",

@@ -64,7 +64,7 @@ class GuidedDecoder:
             self._read_arguments()
         else:
             self._held = ""
-        return bool(self._held)
+        return False
 
     # -- which of the two
 

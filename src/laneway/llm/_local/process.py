@@ -78,6 +78,8 @@ def ensure_server(file: Path) -> LocalServer:
         running = _running.get(file)
         if running is not None and running.process.poll() is None:
             return running.server
+        if running is not None:
+            running.stop()  # it ended by itself: collect what is left of it
         running = _start(file)
         with _lock:
             _running[file] = running
