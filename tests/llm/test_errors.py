@@ -149,6 +149,9 @@ def test_an_error_inside_a_good_stream_is_classified_by_its_type() -> None:
     assert (failure.info.kind, "Overloaded" in str(failure)) == ("overloaded", True)
     assert event_failure({"error": {"type": "invalid_request_error", "message": "m"}}, provider="a").info.kind == "invalid_request"
     assert event_failure({"error": {"code": 502, "message": "m"}}, provider="a").info.status == 502
+    text = event_failure({"error": {"code": "429", "message": "m"}}, provider="a")
+    assert (str(text), text.info.kind) == ("a error (429): m", "rate_limit")
+    assert event_failure({"error": {"code": True, "status": 7, "message": "m"}}, provider="a").info.status is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from copy import deepcopy
@@ -156,8 +157,7 @@ def test_the_mapping_is_the_same_in_every_process() -> None:
     """Decision 15: no hash seed, no clock, no counter is in it."""
     program = "from laneway.llm._transform import IdPolicy; print(IdPolicy().fit('call_abc|fc_def'))"
     seen = {
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONb66a2e79SEED": seed}).stdout.strip()
-        for seed in ("1", "2")
+        subprocess.check_output([sys.executable, "-c", program], text=True, env={**os.environ, "PYTHONHASHSEED": seed}).strip() for seed in ("1", "2")
     }
     assert seen == {IdPolicy().fit("call_abc|fc_def")}
     assert short_hash("a") == "b66a2e79"

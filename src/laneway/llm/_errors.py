@@ -23,6 +23,7 @@ BODY_LIMIT = 4000
 CODE_KINDS: dict[str, ErrorKind] = {
     "context_length_exceeded": "overflow",
     "model_context_window_exceeded": "overflow",
+    "exceed_context_size_error": "overflow",
     "request_too_large": "overflow",
     "string_above_max_length": "invalid_request",
     "insufficient_quota": "quota",
@@ -198,7 +199,7 @@ def _text(value: Any) -> str:
 
 
 def _code(value: Any) -> str:
-    return value.rpartition("#")[2].lower() if isinstance(value, str) else ""
+    return value.rpartition("#")[2].lower() if isinstance(value, str) and not value.isdecimal() else ""
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -338,8 +339,8 @@ def event_failure(value: Any, *, provider: str, secrets: Iterable[str] = ()) -> 
     """Return the failure for an error that came inside a stream that had begun well (HTTP 200)."""
     seen = read_error_value(value)
     detail = _dict(_dict(value).get("error")) or _dict(value)
-    number = detail.get("code") if isinstance(detail.get("code"), int) else detail.get("status")
-    status = number if isinstance(number, int) and 400 <= number < 600 else None
+    numbers = (int(value) for value in (detail.get("code"), detail.get("status")) if str(value).isdecimal())
+    status = next((number for number in numbers if 400 <= number < 600), None)
     kind = classify(status=status, codes=seen.codes, text=seen.message, provider=provider, retry_after_ms=seen.retry_after_ms)
     return _failure(provider, kind, seen, status=status, wait=seen.retry_after_ms, secrets=secrets)
 
