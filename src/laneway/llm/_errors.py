@@ -339,8 +339,8 @@ def event_failure(value: Any, *, provider: str, secrets: Iterable[str] = ()) -> 
     """Return the failure for an error that came inside a stream that had begun well (HTTP 200)."""
     seen = read_error_value(value)
     detail = _dict(_dict(value).get("error")) or _dict(value)
-    numbers = (int(value) for value in (detail.get("code"), detail.get("status")) if str(value).isdecimal())
-    status = next((number for number in numbers if 400 <= number < 600), None)
+    numbers = (str(detail.get(key)) for key in ("code", "status"))
+    status = next((int(number) for number in numbers if re.fullmatch("[45][0-9][0-9]", number)), None)
     kind = classify(status=status, codes=seen.codes, text=seen.message, provider=provider, retry_after_ms=seen.retry_after_ms)
     return _failure(provider, kind, seen, status=status, wait=seen.retry_after_ms, secrets=secrets)
 
