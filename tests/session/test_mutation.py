@@ -177,6 +177,46 @@ async def test_a_commit_under_way_is_completed_when_its_caller_is_cancelled(gate
     assert await behind == "b"
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_commit_to_a_real_store_is_completed_when_its_caller_is_cancelled(session: Session, late: bool):
+    """On every backend, whenever the cancellation comes: the plan's end is reached, and what it wrote is there."""
+    for i in range(20):
+        published: list[int] = []
+
+        async def plan(mutation: Mutation, i: int = i, published: list[int] = published) -> None:
+            result = await mutation.commit([SetValue("app.t", "a", i)])
+            published.append(result.first_seq)
+
+        task = asyncio.create_task(session.mutate(plan))
+        for _ in range(i % 5 if late else 1):
+            await asyncio.sleep(0)
+        task.cancel()
+        outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+        stored = await session.get_value("app.t", "a")
+        if published:
+            assert stored is not None
+            assert (stored.value, stored.seq) == (i, published[0])
+        else:
+            assert isinstance(outcome, asyncio.CancelledError)
+        await session.mutate(put("b", i))
+
+
+async def test_a_store_of_ones_own_may_use_timeouts():
+    """A wrapped store's own cancellations stay its own."""
+
+    class Impatient(MemoryStorage):
+        async def commit(self, writes: Sequence[Write]) -> CommitResult:
+            try:
+                async with asyncio.timeout(0.01):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                pass
+            return await super().commit(writes)
+
+    session = Session.over(Impatient())
+    assert await session.mutate(put("a", 1)) == "a"
+
+
 async def test_a_timeout_around_a_commit_is_told_as_a_timeout(gated: Session, storage: GatedStorage):
     """The late cancellation still belongs to the timeout that asked for it."""
     storage.gate.clear()

@@ -64,6 +64,24 @@ class LaneContext:
         """How many messages, at the beginning of what the last read returned, came with the compaction: usage in them is of older contexts."""
         return self._fold.condensed
 
+    @property
+    def started(self) -> bool:
+        """Whether anything was read yet."""
+        return self._tip is not None
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Take up entries that were just committed, stamped and in a chain, so that the next read need not look for them.
+
+        Only where they go on from the tip that was read last, and no projector is needed for them; else this does nothing.
+        """
+        if self._tip is None or entries[0].parent_id != self._tip:
+            return
+        if any(isinstance(entry, CustomEntry) and entry.custom_type in self._projectors for entry in entries):
+            return
+        for entry in entries:
+            self._fold.add(entry)
+        self._tip = entries[-1].id
+
     async def read(self, tip: str | None) -> list[AgentMessage]:
         """See `build_context`."""
         if tip is None:

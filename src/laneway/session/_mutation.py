@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Literal
 
 from laneway.errors import MessageError, StorageClosed, WouldDeadlock
 from laneway.messages import AgentMessage, AssistantMessage, is_message, role_of
@@ -66,13 +66,18 @@ class Mutation:
             if type(write) is InsertEntry:
                 check_entry(write.entry)
         self._open = False
-        if self._line.never_waits:
-            self.committed = await self._storage.commit(writes)
+        commit = self._storage.commit(writes)
+        style = self._line.style
+        if style == "at_once":
+            result = await commit
+        elif style == "survives":
+            result = await _Protected(commit, self._note_cancellation)
         else:
-            self.committed = await self._to_the_end(self._storage.commit(writes))
-        return self.committed
+            result = await self._in_a_task(commit)
+        self.committed = result
+        return result
 
-    async def _to_the_end(self, commit: Coroutine[Any, Any, CommitResult]) -> CommitResult:
+    async def _in_a_task(self, commit: Coroutine[Any, Any, CommitResult]) -> CommitResult:
         loop = asyncio.get_running_loop()
         task = asyncio.Task(commit, loop=loop, **_EAGER)
         while not task.done():
@@ -83,6 +88,9 @@ class Mutation:
             except asyncio.CancelledError as error:
                 self._cancelled = error
         return task.result()
+
+    def _note_cancellation(self, error: asyncio.CancelledError) -> None:
+        self._cancelled = error
 
     async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
         """See `Storage.get_entries`."""
@@ -127,18 +135,62 @@ class Mutation:
         return self._cancelled
 
 
-class MutationLine:
-    """First come, first served; one scope at a time; sealed by `close()`.
+class _Protected:
+    """Awaits a coroutine to its end in the caller's own task: a cancellation of the task is noted instead of passed on.
 
-    `never_waits` says that the store's `commit` completes without ever suspending, which spares a task per commit.
+    It spares a task per commit, but a coroutine that cancels its own task (a timeout) would not be heard.
     """
 
-    def __init__(self, storage: Storage, *, never_waits: bool = False) -> None:
+    __slots__ = ("_coroutine", "_note")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, CommitResult], note: Callable[[asyncio.CancelledError], None]) -> None:
+        self._coroutine = coroutine
+        self._note = note
+
+    def __await__(self) -> Generator[Any, None, CommitResult]:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    awaited: asyncio.Future[Any] = self._coroutine.send(None)
+                except StopIteration as stop:
+                    return stop.value
+                while not awaited.done():
+                    # The task waits for a stand-in: cancelling a task cancels the future that it waits for.
+                    stand_in: asyncio.Future[None] = loop.create_future()
+                    awaited.add_done_callback(lambda _, stand_in=stand_in: stand_in.done() or stand_in.set_result(None))
+                    try:
+                        yield from stand_in
+                    except asyncio.CancelledError as error:
+                        self._note(error)
+        finally:
+            self._coroutine.close()
+
+
+CommitStyle = Literal["at_once", "survives", "unknown"]
+
+
+def commit_style(storage: Storage) -> CommitStyle:
+    """Say how a store's `commit` behaves.
+
+    "at_once": it never suspends. "survives": it awaits plain futures only, and an admitted commit is done whatever becomes of the
+    caller. "unknown" for stores that are not ours, wrappers and subclasses: a task of its own keeps a cancellation from it.
+    """
+    kind = type(storage)
+    if not kind.__module__.startswith("laneway.storage."):
+        return "unknown"
+    return "at_once" if kind.__module__ == "laneway.storage.memory" else "survives"
+
+
+class MutationLine:
+    """First come, first served; one scope at a time; sealed by `close()`."""
+
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._lock = asyncio.Lock()
         self._owner: asyncio.Task[Any] | None = None
         self._sealed = False
-        self.never_waits = never_waits
+        self.style = commit_style(storage)
 
     @property
     def sealed(self) -> bool:

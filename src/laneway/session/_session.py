@@ -74,7 +74,7 @@ class Session:
         self.storage = storage
         self.metadata = metadata
         self.ids = ids or Ids()
-        self._line = MutationLine(storage, never_waits=_never_waits(storage))
+        self._line = MutationLine(storage)
         self._on_close = on_close
         self._on_rewrite = on_rewrite
         self._closing: asyncio.Task[None] | None = None
@@ -352,10 +352,3 @@ def decode_metadata(value: Any) -> SessionMetadata:
 def encode_metadata(metadata: SessionMetadata) -> Mapping[str, Any]:
     """Return the JSON object that is stored at `session.metadata`."""
     return msgspec.to_builtins(metadata)
-
-
-def _never_waits(storage: Storage) -> bool:
-    """Whether commits complete without suspending; a subclass may have changed that, so it does not count."""
-    from laneway.storage.memory import MemoryStorage
-
-    return type(storage) is MemoryStorage
