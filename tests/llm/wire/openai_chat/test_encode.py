@@ -313,7 +313,11 @@ def test_lone_surrogates_never_reach_the_wire() -> None:
 # ---------------------------------------------------------------------------------------------------- system messages in place
 
 
-KIMI: dict[str, Any] = {"provider": "moonshotai", "base_url": "https://api.moonshot.ai/v1"}
+KIMI: dict[str, Any] = {
+    "provider": "moonshotai",
+    "base_url": "https://api.moonshot.ai/v1",
+    "compat": {"supports_mid_convo_tool_additions": True},
+}
 
 
 def test_later_system_messages_stay_in_place_where_the_server_can() -> None:

@@ -139,7 +139,6 @@ PROFILES: tuple[Profile, ...] = (
         hosts=("api.moonshot.ai", "api.moonshot.cn"),
         flags={
             "max_tokens_field": "max_tokens", "supports_reasoning_effort": False, "supports_mid_convo_system_messages": True,
-            "supports_mid_convo_tool_additions": True,
         },
     ),
     Profile(
