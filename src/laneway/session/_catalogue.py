@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,8 +30,10 @@ CREATE TABLE sessions (
     closed INTEGER NOT NULL, signature TEXT
 ) WITHOUT ROWID
 """
-_COLUMNS = "id, created_at, updated_at, name, cwd, parent_session_id, message_count, total_tokens, cost, preview, closed, signature"
-_UPSERT = f"INSERT OR REPLACE INTO sessions ({_COLUMNS}) VALUES ({', '.join('?' * 12)})"
+_COLUMNS = "id, created_at, updated_at, name, cwd, parent_session_id, message_count, total_tokens, cost, preview"
+_READ_CLOSED = f"SELECT {_COLUMNS} FROM sessions WHERE closed ORDER BY updated_at DESC, id DESC"
+_READ_UNSURE = f"SELECT {_COLUMNS}, signature FROM sessions WHERE NOT closed"
+_UPSERT = f"INSERT OR REPLACE INTO sessions ({_COLUMNS}, closed, signature) VALUES ({', '.join('?' * 12)})"
 T = TypeVar("T")
 
 
@@ -57,17 +60,23 @@ class CatalogueRow(Struct, frozen=True, gc=False):
     signature: str | None
 
 
+class CatalogueRows(Struct, frozen=True):
+    """All rows: those that can be relied on, last changed first, and by id those that cannot."""
+
+    closed: list[SessionInfo]
+    unsure: dict[str, CatalogueRow]
+
+
 class Catalogue:
     """The rows by session id. Every call is blocking and short, and none raises for the sake of the catalogue."""
 
     def __init__(self, path: Path) -> None:
         self._file = SideFile(path, version=_VERSION, schema=(_SCHEMA,))
 
-    def read(self) -> dict[str, CatalogueRow]:
+    def read(self) -> CatalogueRows:
         """Return all rows; none if there is no catalogue."""
-        if not self._file.path.exists():
-            return {}
-        return self._run(_read_rows, {}, write=False)
+        nothing = CatalogueRows([], {})
+        return self._run(_read_rows, nothing, write=False) if self._file.path.exists() else nothing
 
     def write(self, rows: Iterable[CatalogueRow]) -> None:
         """Add rows, or replace those with the same ids."""
@@ -96,9 +105,10 @@ class Catalogue:
             return default
 
 
-def _read_rows(db: sqlite3.Connection) -> dict[str, CatalogueRow]:
-    rows = db.execute(f"SELECT {_COLUMNS} FROM sessions")
-    return {id: CatalogueRow(SessionInfo(id, *info), closed == 1, signature) for id, *info, closed, signature in rows}
+def _read_rows(db: sqlite3.Connection) -> CatalogueRows:
+    closed = list(starmap(SessionInfo, db.execute(_READ_CLOSED)))
+    unsure = [CatalogueRow(SessionInfo(*row[:10]), closed=False, signature=row[10]) for row in db.execute(_READ_UNSURE)]
+    return CatalogueRows(closed, {row.info.id: row for row in unsure})
 
 
 def _values(info: SessionInfo) -> tuple[object, ...]:

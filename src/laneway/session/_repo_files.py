@@ -153,11 +153,11 @@ class FolderRepo(SessionRepo):
 
     async def _infos(self) -> list[SessionInfo]:
         ids, rows = await asyncio.to_thread(lambda: (self._scan(), self._catalogue.read()))
-        infos = [row.info for id, row in rows.items() if row.closed and id in ids]
+        infos = [info for info in rows.closed if info.id in ids]
+        gone = {info.id for info in rows.closed if info.id not in ids} | (rows.unsure.keys() - ids)
         if len(infos) != len(ids):
-            unsure = [id for id in ids if (id not in rows and is_session_id(id)) or (id in rows and not rows[id].closed)]
-            infos += await self._read_again(unsure, rows)
-        gone = rows.keys() - ids
+            unsure = [id for id in ids.difference(info.id for info in infos) if id in rows.unsure or is_session_id(id)]
+            infos += await self._read_again(unsure, rows.unsure)
         if gone:
             await asyncio.to_thread(self._catalogue.remove, gone)
         return infos
