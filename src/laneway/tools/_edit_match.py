@@ -28,6 +28,8 @@ BOM = "\ufeff"
 _BLANKS = " \t\f\v"
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _LISTED = 10  # places of an ambiguous passage that are named
+_COUNTED = 1000  # and that are counted
+_HINT_SIZE = 8 << 20  # in a larger file it would take seconds to find out why a passage is not there
 _ALIGN_PAIRS = 100_000  # equal pairs of lines; past that only the lines shared at both ends are recognised
 
 _PUNCTUATION = str.maketrans(dict.fromkeys("‘’‚‛", "'") | dict.fromkeys("“”„‟", '"') | dict.fromkeys("‐‑‒–—―−", "-") | dict.fromkeys(_SPACES, " "))
@@ -101,12 +103,12 @@ def apply_edits(original: str, edits: list[Edit], shown: str, check: Callable[[]
     for index, edit in enumerate(wanted):
         check()
         matches = source.find(edit.old_text)
-        first = list(islice(matches, _LISTED))
-        if not first:
+        found = list(islice(matches, _COUNTED))
+        if not found:
             raise ToolError(f"{_which(index, edits)}{_missing(source, edit, shown)}")
-        if len(first) > 1:
-            raise ToolError(f"{_which(index, edits)}{_ambiguous(source, first, sum(1 for _ in matches), shown)}")
-        place = source.locate(first[0])
+        if len(found) > 1:
+            raise ToolError(f"{_which(index, edits)}{_ambiguous(source, found, shown)}")
+        place = source.locate(found[0])
         ranges.append(place if fuzzy else source.exactly(edit.old_text, place))
     _refuse_overlap(ranges, shown)
     spans = [_span(source, place, edit) for place, edit in zip(ranges, wanted, strict=True)]
@@ -192,10 +194,10 @@ class _Source:
         return _Range(start=self.starts[first] + start, end=self.starts[last] + end, first_line=first, lead=lead, tail=tail)
 
     def exactly(self, passage: str, place: _Range) -> _Range:
-        """Return where the passage is letter by letter if that is at `place`; the normalised copy can only say where it begins."""
+        """Return where the passage is letter by letter if that is in `place`, which can have more blanks at its ends."""
         for at in _find_all(self.text, passage):
             exact = self.locate(_Match(start=at, end=at + len(passage), normal=False))
-            if exact.start == place.start:
+            if place.start <= exact.start and exact.end <= place.end:
                 return exact
         return place
 
@@ -357,10 +359,11 @@ def _which(index: int, edits: list[Edit]) -> str:
     return f"Edit {index + 1} of {len(edits)}: " if len(edits) > 1 else ""
 
 
-def _ambiguous(source: _Source, first: list[_Match], others: int, shown: str) -> str:
-    numbers = ", ".join(str(number) for number in dict.fromkeys(source.line_number(match) for match in first))
+def _ambiguous(source: _Source, found: list[_Match], shown: str) -> str:
+    lines = ", ".join(str(number) for number in dict.fromkeys(source.line_number(match) for match in found[:_LISTED]))
+    times = f"{len(found)} times" if len(found) < _COUNTED else f"{_COUNTED} times or more"
     return (
-        f"old_text is in {shown} {len(first) + others} times (lines {numbers}{', …' if others else ''}) and must be unique: nothing was changed. "
+        f"old_text is in {shown} {times} (lines {lines}{', …' if len(found) > _LISTED else ''}) and must be unique: nothing was changed. "
         "Add lines around it until it is"
     )
 
@@ -368,6 +371,8 @@ def _ambiguous(source: _Source, first: list[_Match], others: int, shown: str) ->
 def _missing(source: _Source, edit: Edit, shown: str) -> str:
     """Return the error text for a passage that is not there, with the likeliest reason."""
     text = f"old_text was not found in {shown}: nothing was changed. "
+    if len(source.text) > _HINT_SIZE:
+        return f"{text}Read the place again and copy the text exactly, without line numbers"
     lines = source.normal.split("\n")
     wanted = [_squeezed(line) for line in normalise(edit.old_text).strip().split("\n")]
     squeezed = [_squeezed(line) for line in lines]

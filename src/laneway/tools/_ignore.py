@@ -17,43 +17,50 @@ from laneway.tools._globs import Glob, component_regex
 
 _KINDS = (".rgignore", ".ignore", ".gitignore", "exclude")  # in order of precedence
 _GIT_KINDS = frozenset({".gitignore", "exclude"})
-_MAX_RULES_FILE = 1 << 20
+_MAX_RULES_FILE = 256 * 1024
 _MAX_DEPTH = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One line of an ignore file: a pattern of one component that fits at any depth, or a whole path from the file's directory."""
+    """One line of an ignore file: a name or a pattern of one component that fits at any depth, or a path from the file's directory."""
 
     ignored: bool
     only_directories: bool
-    name: re.Pattern[str] | None
+    name: str | re.Pattern[str] | None
     path: Glob | None
+
+    def fits(self, parts: list[str]) -> bool:
+        """Return whether the pattern fits a path."""
+        if self.path is not None:
+            return self.path.matches(parts)
+        if isinstance(self.name, str):
+            return self.name == parts[-1]
+        return self.name is not None and self.name.fullmatch(parts[-1]) is not None
 
 
 class Rules:
     """The rules of one ignore file."""
 
-    __slots__ = ("_any_name", "_has_paths", "_rules")
+    __slots__ = ("_any_pattern", "_has_paths", "_names", "_rules")
 
     def __init__(self, text: str) -> None:
         rules = [rule for line in text.split("\n") if (rule := _parse(line.removesuffix("\r"))) is not None]
         self._rules = rules[::-1]  # the last line that fits decides
-        names = [rule.name.pattern for rule in rules if rule.name is not None]
-        self._has_paths = len(names) < len(rules)
-        self._any_name = re.compile("|".join(f"(?:{name})" for name in names), re.DOTALL) if names else None
+        self._names = {rule.name for rule in rules if isinstance(rule.name, str)}
+        patterns = [rule.name.pattern for rule in rules if isinstance(rule.name, re.Pattern)]
+        self._any_pattern = re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.DOTALL) if patterns else None
+        self._has_paths = any(rule.path is not None for rule in rules)
 
     def verdict(self, parts: list[str], is_directory: bool) -> bool | None:
         """Return whether a path, given as components from the file's directory, is ignored; None if no rule fits."""
-        named = self._any_name is not None and self._any_name.fullmatch(parts[-1]) is not None
+        named = parts[-1] in self._names or (self._any_pattern is not None and self._any_pattern.fullmatch(parts[-1]) is not None)
         if not named and not self._has_paths:
             return None
         for rule in self._rules:
-            if rule.only_directories and not is_directory:
+            if (rule.only_directories and not is_directory) or (rule.path is None and not named):
                 continue
-            if rule.path is not None and rule.path.matches(parts):
-                return rule.ignored
-            if named and rule.name is not None and rule.name.fullmatch(parts[-1]):
+            if rule.fits(parts):
                 return rule.ignored
         return None
 
@@ -76,7 +83,8 @@ def _parse(line: str) -> _Rule | None:
     try:
         if anchored:
             return _Rule(ignored, only_directories, None, Glob(pattern))
-        return _Rule(ignored, only_directories, re.compile(component_regex(pattern), re.DOTALL), None)
+        plain = not any(char in pattern for char in "*?[\\")
+        return _Rule(ignored, only_directories, pattern if plain else re.compile(component_regex(pattern), re.DOTALL), None)
     except re.error:
         return None
 

@@ -60,6 +60,11 @@ class TestExact:
         assert edited("a   b", ("   ", " ")) == "a b"
         assert edited("a\n\n\nb\n", ("\n\n\n", "\n")) == "a\nb\n"
 
+    def test_a_passage_that_is_there_letter_by_letter_is_replaced_letter_by_letter(self):
+        """Blanks around it stay, also those at a line's end, which do not count when it is searched."""
+        assert edited("x  \na", (" \na", "")) == "x "
+        assert edited("a   \nb", ("a ", "c")) == "c  \nb"
+
 
 class TestEndings:
     """Byte-order marks and line endings stay what they are."""
