@@ -73,6 +73,7 @@ class Environment:
     to_provider_messages: ToProvider | None
     entry_projectors: Mapping[str, EntryProjector]
     clock: Callable[[], int]
+    _captured: tuple[StreamOptions, dict[str, Any]] | None = None
 
     # -- what an operation or a step captures
 
@@ -93,9 +94,11 @@ class Environment:
 
     def captured_options(self) -> dict[str, Any]:
         """Return the stream options that a step captures: JSON data, only what differs from the default."""
-        defaults = StreamOptions()
-        options = {name: value for name in DURABLE_OPTIONS if (value := getattr(self.stream_options, name)) != getattr(defaults, name)}
-        return cast("dict[str, Any]", msgspec.to_builtins(options))
+        if self._captured is None or self._captured[0] is not self.stream_options:
+            defaults = StreamOptions()
+            options = {name: value for name in DURABLE_OPTIONS if (value := getattr(self.stream_options, name)) != getattr(defaults, name)}
+            self._captured = self.stream_options, msgspec.to_builtins(options)
+        return self._captured[1]
 
     def captured_retry(self) -> Retry:
         """Return the retry policy that a step captures."""

@@ -64,6 +64,11 @@ class Done:
         return self._entries
 
     @property
+    def inserts(self) -> bool:
+        """Whether entries were added."""
+        return any(type(write) is InsertEntry for write in self._writes)
+
+    @property
     def adds_messages(self) -> bool:
         """Whether the session has more messages now."""
         return any(type(write) is InsertEntry and type(write.entry) is MessageEntry for write in self._writes)
@@ -101,6 +106,7 @@ Planner: TypeAlias = Callable[[Lane, Mutation], "Decision[T] | Awaitable[Decisio
 
 _KEEP: Any = object()
 _LEASED: Any = object()
+_SWEPT = frozenset(keys.SWEPT)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,6 +219,8 @@ class Line:
         self._note(writes)
         self._wake()
         done = Done(writes, result)
+        if self.context.started and done.inserts:
+            self.context.extend(list(done.entries.values()))
         value = decision.value(done)
         if hasattr(value, "__await__"):
             raise Invariant("a command's value must not be awaitable: the line has been left by then")
@@ -327,15 +335,19 @@ class Line:
 
     def _note(self, writes: Sequence[Write]) -> None:
         """Remember what was written and must be deleted at the end; forget payloads that are gone."""
+        transient = self._transient
         for write in writes:
-            if isinstance(write, SetValue):
-                if self._transient is not None and write.namespace in keys.SWEPT:
-                    self._transient.add((write.namespace, write.key))
-            elif isinstance(write, DeleteValue):
-                if write.namespace == keys.PENDING_ENTRY:
-                    self.payloads.pop(write.key, None)
-                elif self._transient is not None:
-                    self._transient.discard((write.namespace, write.key))
+            match write:
+                case SetValue():
+                    if transient is not None and write.namespace in _SWEPT:
+                        transient.add((write.namespace, write.key))
+                case DeleteValue():
+                    if write.namespace == keys.PENDING_ENTRY:
+                        self.payloads.pop(write.key, None)
+                    elif transient:
+                        transient.discard((write.namespace, write.key))
+                case _:
+                    continue
 
     # ------------------------------------------------------------------------------------------------ payloads and waiting
 
