@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from laneway.harness._runtime import Runtime
 
 T = TypeVar("T")
+KEPT_CONTEXT = 2_000  # messages that an idle lane may keep in memory, so that the next prompt need not read them
 
 
 class Invariant(Exception):
@@ -318,6 +319,7 @@ class Line:
             self.last_result = record
             self._transient = set()
             self.live.clear()
+            self._let_go()
             return "moved"
 
         return Commit(writes=writes, next=lane, value=ended, events=lambda done: end.events(done, record))
@@ -360,6 +362,12 @@ class Line:
                 raise Invariant(f"lane {self.name!r} has {entry_id} queued, but its payload is missing")
             known = self.payloads[entry_id] = keys.read_payload(stored.value)
         return known
+
+    def _let_go(self) -> None:
+        """Drop a long context when its run is over: an idle lane must not cost its history."""
+        if self.context.size > KEPT_CONTEXT:
+            self.context.reset(self.runtime.environment.entry_projectors)
+            self.projection = Projection()
 
     async def messages(self) -> list[AgentMessage]:
         """Return the messages of the lane's context; the list is the caller's own."""

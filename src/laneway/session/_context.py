@@ -65,6 +65,11 @@ class LaneContext:
         return self._fold.condensed
 
     @property
+    def size(self) -> int:
+        """How many messages are held."""
+        return len(self._fold.messages)
+
+    @property
     def started(self) -> bool:
         """Whether anything was read yet."""
         return self._tip is not None
