@@ -18,9 +18,11 @@ from laneway.llm import (
     AssistantStream,
     Auth,
     Credential,
+    EnvKey,
     MemoryCredentialStore,
     Model,
     Models,
+    PreparedModel,
     Provider,
     ProviderFailure,
     RefreshContext,
@@ -278,6 +280,27 @@ async def test_the_key_reaches_the_wire_and_the_model_its_server(models: Models)
         assert server.requests[1].headers["authorization"] == "Bearer explicit"
 
 
+async def test_headers_merge_whatever_their_case(models: Models) -> None:
+    """Scenario 133: the authorisation's headers are under the model's, those under the request's; None removes one. No callback sees a key."""
+    seen: list[str] = []
+    async with Loopback([sse_reply(chunk("hi"), chunk(finish="stop"))]) as server:
+        registry = Models(builtin=False, env={"TOKEN": "secret-token"})
+        registry.set_provider(
+            Provider(id="p", base_url=server.url, keys=(EnvKey(name="TOKEN", bearer=True),), headers={"X-A": "provider"}, open_ended=True)
+        )
+        plain = registry.model("p/m")
+        options = StreamOptions(on_response=lambda info, model: seen.append(repr(model)), headers={"x-a": "request"})
+        await registry.stream(plain, HELLO, options).result()
+        await registry.stream(replace(plain, headers={"AUTHORIZATION": "Basic mine"}), HELLO).result()
+        await registry.stream(plain, HELLO, StreamOptions(headers={"Authorization": None, "X-a": None})).result()
+    assert server.requests[0].headers["authorization"] == "Bearer secret-token"
+    assert server.requests[0].headers["x-a"] == "request"
+    assert server.requests[1].headers["authorization"] == "Basic mine"
+    assert not {"authorization", "x-a"} & set(server.requests[2].headers)
+    assert seen
+    assert "secret-token" not in seen[0]
+
+
 async def test_the_base_url_in_the_environment_moves_the_provider_but_not_a_models_own(models: Models) -> None:
     """`DEEPSEEK`-like vendors have none, `LMSTUDIO_BASE_URL` moves LM Studio; a URL set on the model wins."""
     async with Loopback([sse_reply(chunk("here"), chunk(finish="stop"))]) as server:
@@ -355,22 +378,24 @@ async def test_a_stream_function_may_be_async_or_give_any_stream() -> None:
 
 async def test_what_a_provider_prepares_is_awaited_and_its_failure_is_an_error_event() -> None:
     """`prepare` runs before the request and may change the model; a refusal reads as it is."""
-    seen: list[Model] = []
 
-    async def prepare(model: Model) -> Model:
+    async def prepare(model: Model) -> PreparedModel:
         if model.id == "bad":
             raise ModelError("the server does not start; start it by hand")
-        return replace(model, base_url="http://prepared.test")
+        return PreparedModel(model=model, api_key="prepared-key")
 
     async with Loopback([sse_reply(chunk("hi"), chunk(finish="stop"))]) as server:
 
-        async def to_server(model: Model) -> Model:
-            seen.append(await prepare(model))
-            return replace(seen[-1], base_url=server.url)
+        async def to_server(model: Model) -> PreparedModel:
+            prepared = await prepare(model)
+            return replace(prepared, model=replace(prepared.model, base_url=server.url))
 
         models = Models(builtin=False)
         models.set_provider(Provider(id="p", key_optional=True, open_ended=True, prepare=to_server))
         assert (await models.stream(models.model("p/good"), HELLO).result()).text == "hi"
+        assert server.requests[0].headers["authorization"] == "Bearer prepared-key"
+        await models.stream(models.model("p/good"), HELLO, StreamOptions(api_key="explicit")).result()
+        assert server.requests[1].headers["authorization"] == "Bearer explicit"
         message = await failed(models, models.model("p/bad"))
     assert message.error_message == "the server does not start; start it by hand"
     assert message.error is not None
@@ -380,8 +405,8 @@ async def test_what_a_provider_prepares_is_awaited_and_its_failure_is_an_error_e
 async def test_a_prepared_stream_that_is_dropped_keeps_what_had_arrived() -> None:
     """Closing, or an abort, in the middle closes the connection and gives the partial text as an aborted message."""
 
-    async def prepare(model: Model) -> Model:
-        return model
+    async def prepare(model: Model) -> PreparedModel:
+        return PreparedModel(model=model)
 
     never = asyncio.Event()
     async with Loopback([sse_reply(chunk("par"), chunk("tial"), never)]) as server:
@@ -407,8 +432,8 @@ async def test_a_prepared_stream_that_is_dropped_keeps_what_had_arrived() -> Non
 async def test_cancelling_the_reader_of_a_prepared_stream_stays_a_cancellation() -> None:
     """The task's own cancellation is not turned into a message for it; the stream keeps the partial."""
 
-    async def prepare(model: Model) -> Model:
-        return model
+    async def prepare(model: Model) -> PreparedModel:
+        return PreparedModel(model=model)
 
     async with Loopback([sse_reply(chunk("par"), asyncio.Event())]) as server:
         models = Models(builtin=False)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from laneway.llm._http import aclose_clients
     from laneway.llm._local import LocalSetup, ensure_local_model, local_setup, stop_servers
     from laneway.llm._overflow import is_context_overflow, is_recoverable_length
-    from laneway.llm._provider import DeferredOps, EnvKey, OAuthHandler, Provider, RefreshContext, Setting
+    from laneway.llm._provider import DeferredOps, EnvKey, OAuthHandler, PreparedModel, Provider, RefreshContext, Setting
     from laneway.llm._registry import Models, RefreshResult, default_models, failed_stream, get_default_stream_fn, model, set_default_stream_fn
     from laneway.llm._retry import RetryCallbacks, RetryPolicy, is_retryable, retry_assistant_call, retry_delay_ms, should_retry
     from laneway.llm._thinking import (
@@ -68,7 +68,7 @@ _LAZY = {
     "_http": ("aclose_clients",),
     "_local": ("LocalSetup", "ensure_local_model", "local_setup", "stop_servers"),
     "_overflow": ("is_context_overflow", "is_recoverable_length"),
-    "_provider": ("DeferredOps", "EnvKey", "OAuthHandler", "Provider", "RefreshContext", "Setting"),
+    "_provider": ("DeferredOps", "EnvKey", "OAuthHandler", "PreparedModel", "Provider", "RefreshContext", "Setting"),
     "_registry": ("Models", "RefreshResult", "default_models", "failed_stream", "get_default_stream_fn", "model", "set_default_stream_fn"),
     "_retry": ("RetryCallbacks", "RetryPolicy", "is_retryable", "retry_assistant_call", "retry_delay_ms", "should_retry"),
     "_thinking": (
@@ -82,7 +82,8 @@ _HOME = {name: module for module, names in _LAZY.items() for name in names}
 __all__ = [
     "THINKING_LEVELS", "AssistantEvent", "AssistantStream", "Auth", "AuthRequest", "CacheRetention", "ContextEstimate", "CostTier", "Credential",
     "CredentialStore", "DeferredOps", "EnvKey", "FileCredentialStore", "GuidedPolicy", "KeyringCredentialStore", "LocalSetup",
-    "MemoryCredentialStore", "Model", "ModelCost", "Models", "OAuthHandler", "Provider", "ProviderFailure", "RefreshContext", "RefreshResult",
+    "MemoryCredentialStore", "Model", "ModelCost", "Models", "OAuthHandler", "PreparedModel", "Provider",
+    "ProviderFailure", "RefreshContext", "RefreshResult",
     "ResponseInfo", "ResponseStream", "RetryCallbacks", "RetryPolicy", "Setting", "StreamDone", "StreamError", "StreamFn", "StreamOptions",
     "StreamStart", "TextDelta", "TextEnd", "TextStart", "ThinkingDelta", "ThinkingEnd", "ThinkingLevel", "ThinkingStart", "ToolCallDelta",
     "ToolCallEnd", "ToolCallStart", "Transcript", "aclose_clients", "clamp_max_tokens", "clamp_thinking_level", "compute_cost", "default_models",

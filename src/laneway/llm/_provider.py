@@ -59,6 +59,16 @@ class RefreshContext(Struct, kw_only=True, frozen=True):
         return f"RefreshContext({self.provider!r}, {self.base_url!r})"
 
 
+class PreparedModel(Struct, kw_only=True, frozen=True):
+    """What a provider's `prepare` gives: the model as it is to be asked, and the key of its server if it has one of its own."""
+
+    model: Model
+    api_key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"PreparedModel({self.model.spec!r})"
+
+
 class DeferredOps(Protocol):
     """How a provider completes responses later. `fetch` gives a stream that ends `deferred` again or with the final message."""
 
@@ -67,7 +77,7 @@ class DeferredOps(Protocol):
 
 
 AuthResolver: TypeAlias = "Callable[[AuthRequest], Auth | None]"
-Prepare: TypeAlias = Callable[[Model], Awaitable[Model]]
+Prepare: TypeAlias = "Callable[[Model], Awaitable[PreparedModel]]"
 Refresh: TypeAlias = Callable[[RefreshContext], Awaitable[Sequence[Model]]]
 
 

@@ -193,7 +193,9 @@ class Models:
         credential = None if options.api_key else await fresh_credential(provider, self.credentials)
         auth = authorise(provider, api_key=options.api_key, credential=credential, env=self._request_env(options))
         if provider.prepare is not None:
-            model = await provider.prepare(model)
+            prepared = await provider.prepare(model)
+            model = prepared.model
+            auth = replace(auth or Auth(), api_key=options.api_key or prepared.api_key or (auth.api_key if auth is not None else None))
         opened = self._open(provider, model, transcript, options, auth)
         return await opened if isinstance(opened, Awaitable) else opened
 
@@ -390,13 +392,14 @@ def _authorised(provider: Provider | None, model: Model, options: StreamOptions,
         if provider.key_optional or given & {"authorization", "x-api-key", "x-goog-api-key", "cf-aig-authorization"} or is_local(model.base_url):
             return model, options
         raise ProviderFailure(missing_key(provider), kind="auth")
-    own_url = model.base_url != provider.base_url
-    model = replace(
-        model,
-        base_url=model.base_url if own_url or not auth.base_url else auth.base_url,
-        headers={**auth.headers, **model.headers} if auth.headers else model.headers,
-    )
-    return model, replace(options, api_key=options.api_key or auth.api_key, env={**auth.env, **(options.env or {})} if auth.env else options.env)
+    if auth.base_url and model.base_url == provider.base_url:
+        model = replace(model, base_url=auth.base_url)
+    headers = options.headers
+    if auth.headers:  # they go into the options, which never show them: a model's headers are seen by callbacks
+        layers = (auth.headers, model.headers, options.headers or {})
+        headers = {name.lower(): value for layer in layers for name, value in layer.items()}
+    env = {**auth.env, **(options.env or {})} if auth.env else options.env
+    return model, replace(options, api_key=options.api_key or auth.api_key, headers=headers, env=env)
 
 
 def missing_key(provider: Provider) -> str:

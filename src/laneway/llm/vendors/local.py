@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from laneway.llm._local.files import BUNDLED_ID, local_setup
-from laneway.llm._provider import Provider
+from laneway.llm._provider import PreparedModel, Provider
 from laneway.llm.base import Model
 
 SMALL = 600_000_000
@@ -33,21 +33,21 @@ def _models() -> Sequence[Model]:
     return [*listed, Model(id="default", provider="local", api="", name=named.stem)] if named is not None else listed
 
 
-async def _prepare(model: Model) -> Model:
+async def _prepare(model: Model) -> PreparedModel:
     """Start the model's server, unless the model says where it is served, and fill in what the server knows."""
     if model.base_url:
-        return model
+        return PreparedModel(model=model)
     from laneway.llm._local.files import find_model_file
     from laneway.llm._local.process import ensure_server
 
     server = await asyncio.to_thread(ensure_server, find_model_file(model.id))
-    return replace(
+    served = replace(
         model,
         base_url=f"{server.url}/v1",
-        headers={"authorization": f"Bearer {server.key}", **model.headers},
         context_window=min(model.context_window or server.context, server.context),
         compat={**guidance(server.parameters, server.calls_tools), **model.compat},
     )
+    return PreparedModel(model=served, api_key=server.key)
 
 
 def guidance(parameters: int, calls_tools: bool) -> dict[str, Any]:
