@@ -18,6 +18,7 @@ from laneway.session._mutation import Mutation
 from laneway.session._repo import MemoryRepo, SessionRepo
 from laneway.session._repo_files import JsonlRepo, SqliteRepo
 from laneway.session._repo_postgres import PostgresRepo
+from laneway.session._rewrite import RewriteReport
 from laneway.session._search import SearchHit, SearchIndex
 from laneway.session._session import Session, SessionMetadata
 from laneway.session._tree import SessionTree, TreeNode, read_tree
@@ -35,6 +36,7 @@ __all__ = [
     "MemoryRepo",
     "Mutation",
     "PostgresRepo",
+    "RewriteReport",
     "SearchHit",
     "SearchIndex",
     "Session",
