@@ -22,7 +22,7 @@ from laneway.harness._events import HarnessEvent, StatsUpdate, UsageRecorded
 from laneway.harness._live import Live
 from laneway.harness.keys import Payload
 from laneway.harness.results import Closed, Drained, OperationError, OperationResult, OperationStatus, Refused, read_result
-from laneway.harness.state import InboxItem, Lane, Leaf, Operation
+from laneway.harness.state import END, NEXT, InboxItem, Lane, Leaf, Operation
 from laneway.messages import AgentMessage, SystemMessage
 from laneway.session._context import LaneContext
 from laneway.session._mutation import Mutation
@@ -273,6 +273,7 @@ class Line:
         return await self.command(planner, blame="machine")
 
     def _moved(self, lane: Lane, operation: Operation, move: Move) -> Commit[Advance]:
+        _check_step(operation, move.state.at)
         lane = msgspec.structs.replace(
             lane,
             operation=Operation(meta=operation.meta, state=move.state),
@@ -285,6 +286,7 @@ class Line:
         return Commit(writes=writes, next=lane, value=lambda _: "moved", events=move.events)
 
     async def _ended(self, lane: Lane, operation: Operation, end: End, mutation: Mutation) -> Commit[Advance]:
+        _check_step(operation, END)
         tip_id = lane.tip_id if end.tip_id is _KEEP else end.tip_id
         drained = operation.state.drained
         record = OperationResult(
@@ -431,6 +433,11 @@ class Line:
                     waiter.set_result(None)
 
     wake = _wake
+
+
+def _check_step(operation: Operation, to: str) -> None:
+    if to not in NEXT[operation.state.at]:
+        raise Invariant(f"operation {operation.id} cannot go from {operation.state.at} to {to}")
 
 
 class _CallersFault(Exception):

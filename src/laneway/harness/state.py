@@ -472,6 +472,28 @@ Leaf: TypeAlias = (
 SummaryLeaf: TypeAlias = SummaryDeciding | SummaryReady | SummaryEffectPending | SummaryRetryWait
 
 
+END = "end"
+NEXT: dict[str, frozenset[str]] = {
+    at: frozenset(following.split())
+    for at, following in {
+        "starting": "checkpoint assistant.ready assistant.effect_pending summary.deciding end",
+        "checkpoint": "assistant.ready assistant.effect_pending summary.deciding end",
+        "assistant.ready": "assistant.effect_pending end",
+        "assistant.effect_pending": "checkpoint tools assistant.retry_wait deferred.suspended summary.deciding end",
+        "assistant.retry_wait": "assistant.ready assistant.effect_pending end",
+        "tools": "tools checkpoint",
+        "deferred.suspended": "deferred.effect_pending end",
+        "deferred.effect_pending": "deferred.effect_pending deferred.suspended checkpoint tools end",
+        "summary.deciding": "summary.ready assistant.ready assistant.effect_pending checkpoint end",
+        "summary.ready": "summary.effect_pending end",
+        "summary.effect_pending": "summary.effect_pending summary.retry_wait assistant.ready assistant.effect_pending checkpoint end",
+        "summary.retry_wait": "summary.ready end",
+        "navigation.ready_to_commit": "end",
+    }.items()
+}
+"""Where an operation can go from each leaf in one commit. Every other step is a broken invariant; the diagram in docs/harness is made of this."""
+
+
 # ---------------------------------------------------------------------------------------------------- in memory
 
 
