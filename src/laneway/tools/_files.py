@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable
 
 from laneway.errors import ToolError
+from laneway.tools._ignore import DRAFT
 from laneway.tools._paths import Directory, Place, Workspace, describe, wrong_kind
 from laneway.tools._truncate import printable
 
@@ -90,7 +91,7 @@ def _stat(directory: Directory, name: str) -> os.stat_result | None:
 
 def _swap(directory: Directory, name: str, before: os.stat_result | None, data: bytes, check: Callable[[], None]) -> None:
     """Write a new file and rename it over `name`."""
-    draft = f".laneway-{secrets.token_hex(8)}.tmp"
+    draft = secrets.token_hex(8).join(DRAFT)
     mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o700
     try:
         fd = os.open(directory.name(draft), _CREATE, mode, dir_fd=directory.fd)

@@ -2,7 +2,8 @@
 
 `.gitignore` files (also without a repository), `.git/info/exclude`, and the `.ignore` and `.rgignore` files of search tools count, in every
 directory from the top of the file system down; of several rules the one nearest to the file wins, in one file the last. A repository inside
-another does not inherit its `.gitignore` rules. `.git` itself is always left out. This is what ripgrep does with `--hidden --no-require-git`.
+another does not inherit its `.gitignore` rules. `.git` itself is always left out, and so are the drafts of files that are being written. This
+is what ripgrep does with `--hidden --no-require-git`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from dataclasses import dataclass
 
 from laneway.tools._globs import Glob, component_regex
 
+DRAFT = (".laneway-", ".tmp")  # how the names of drafts begin and end
 _KINDS = (".rgignore", ".ignore", ".gitignore", "exclude")  # in order of precedence
 _GIT_KINDS = frozenset({".gitignore", "exclude"})
 _MAX_RULES_FILE = 256 * 1024
 _MAX_DEPTH = 2000
+
+
+def is_draft(name: str) -> bool:
+    """Return whether a file is the draft of another one that is being written right now."""
+    return name.startswith(DRAFT[0]) and name.endswith(DRAFT[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +184,7 @@ class Walk:
         entries = self._entries(path)
         level = Level(path, above, {name for name, _, _ in entries})
         for name, is_directory, is_file in entries:
-            if name != ".git" and not level.ignores([*parts, name], is_directory):
+            if name != ".git" and not is_draft(name) and not level.ignores([*parts, name], is_directory):
                 yield Found((*relative, name), os.path.join(path, name), is_directory, is_file), level
 
     def _entries(self, path: str) -> list[tuple[str, bool, bool]]:

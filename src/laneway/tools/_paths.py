@@ -82,7 +82,9 @@ class Workspace:
         raise ToolError(_not_found(places[0]))
 
     def target(self, text: str) -> Place:
-        """Return the place of something that may not exist yet."""
+        """Return the place of a file that may not exist yet."""
+        if text.rstrip().endswith("/"):
+            raise ToolError(f"{printable(text)} names a directory: pass the path of a file")
         places = [self._place(text, candidate) for candidate in _spellings(text)]
         first = places[0]
         as_written = os.path.lexists(first.path) or (text.startswith("@") and os.path.isdir(os.path.join(self.cwd, text.split("/")[0])))
@@ -120,6 +122,11 @@ class Workspace:
             return Directory(path=path, fd=self._descend(self._parts(place.real)[:-1], create=create))
         except OSError as error:
             raise ToolError(f"Cannot use the directory {printable(path)} of {place.shown}: {describe(error)}") from error
+
+    def relative(self, place: Place) -> str:
+        """Return the path from the working directory, or the absolute one if it is not below it; for patches."""
+        inside = is_inside(place.path, self.cwd)
+        return printable(os.path.relpath(place.path, self.cwd) if inside else place.path.lstrip("/"))
 
     def check_cwd(self) -> None:
         """Raise `ToolError` if the working directory does not exist."""

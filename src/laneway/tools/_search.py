@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 from laneway.tools._globs import ANY_DEPTH, PathFilter
+from laneway.tools._ignore import DRAFT
 from laneway.tools._process import Control
 from laneway.tools._truncate import MAX_BYTES, printable, size_of
 
@@ -75,6 +76,7 @@ def ripgrep_command(program: str, query: Query, prefilter: str | None) -> list[s
         "--crlf",
         "--sort=path",
         "--glob=!.git",
+        f"--glob=!{'*'.join(DRAFT)}",
         *([f"--ignore-file={prefilter}"] if prefilter else []),
         *(["--fixed-strings"] if query.literal else []),
         "--ignore-case" if query.ignore_case else "--case-sensitive",

@@ -19,12 +19,12 @@ from laneway.errors import ToolError
 from laneway.tools._arguments import as_object, required
 from laneway.tools._output import Output, Shown
 from laneway.tools._paths import Workspace, describe
-from laneway.tools._process import GRACE, Command, Control, Ended, run_to_end
+from laneway.tools._process import GRACE, Command, Control, Ended, end_all_commands, run_to_end
 from laneway.tools._truncate import MAX_BYTES, MAX_LINES, format_size, printable, with_notices
 from laneway.tools._work import in_thread
 from laneway.tools.base import AgentTool, ToolHost, ToolResult, UpdateFn, current_host, text_result
 
-__all__ = ["bash_tool"]
+__all__ = ["bash_tool", "end_all_commands"]
 
 _log = logging.getLogger(__name__)
 

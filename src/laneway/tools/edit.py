@@ -84,7 +84,7 @@ def edit_tool(cwd: str | os.PathLike[str] = ".", *, confine: bool = False, root:
 def _edit(workspace: Workspace, place: Place, edits: list[Edit], stop: Stop) -> ToolResult:
     before, state = _load(workspace, place, stop.check)
     edited = apply_edits(before, edits, place.shown, stop.check)
-    diff = diff_of(before, edited.text, edited.spans, place.shown)
+    diff = diff_of(before, edited.text, edited.spans, workspace.relative(place))
     replace(workspace, place, edited.text.encode("utf-8", "surrogateescape"), stop.check, expected=state)
     count = f"{len(edits)} passage{'s' if len(edits) != 1 else ''}"
     note = " (found by ignoring typographic differences and blanks at line ends)" if edited.fuzzy else ""

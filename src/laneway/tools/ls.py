@@ -9,6 +9,7 @@ from typing import Any
 
 from laneway.abort import AbortSignal
 from laneway.tools._arguments import as_object, at_least_one, optional
+from laneway.tools._ignore import is_draft
 from laneway.tools._paths import Workspace
 from laneway.tools._truncate import MAX_BYTES, format_size, printable, size_of, with_notices
 from laneway.tools._work import Stop, in_thread
@@ -71,6 +72,8 @@ def _list(workspace: Workspace, path: str, limit: int, max_bytes: int, stop: Sto
         with os.scandir(fd) as entries:
             for entry in entries:
                 stop.check()
+                if is_draft(entry.name):
+                    continue
                 try:
                     name = entry.name + ("/" if entry.is_dir() else "")
                 except OSError:

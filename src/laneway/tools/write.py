@@ -56,7 +56,7 @@ def write_tool(cwd: str | os.PathLike[str] = ".", *, confine: bool = False, root
 
             def work(stop: Stop) -> ToolResult:
                 before = _before(workspace, place)
-                diff = None if before is None else whole_diff(before, content, place.shown)
+                diff = None if before is None else whole_diff(before, content, workspace.relative(place))
                 created = status(workspace, place) is None
                 replace(workspace, place, data, stop.check)
                 details: dict[str, Any] = {"path": printable(place.path), "created": created, "lines": count_lines(content)}

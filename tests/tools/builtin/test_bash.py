@@ -20,6 +20,7 @@ from laneway.errors import ToolError
 from laneway.messages import ToolResult
 from laneway.tools import bash_tool
 from laneway.tools.base import set_current_host
+from laneway.tools.bash import end_all_commands
 
 Run = Callable[..., Awaitable[Any]]
 
@@ -411,6 +412,19 @@ def test_the_interpreters_exit_ends_running_commands(tmp_path: Path, marker: str
     assert done.returncode == 7
     assert (tmp_path / "t").read_text() == "bye\n"
     assert marked(marker) == []
+
+
+async def test_a_program_that_dies_of_a_signal_can_end_its_commands_first(tmp_path: Path, fails: Run, marker: str):
+    """B102: one call ends all, and each call gets its result."""
+    tool = tool_with(tmp_path, marker)
+    calls = [asyncio.create_task(fails(tool, command="sleep 300 | cat")) for _ in range(3)]
+    async with asyncio.timeout(10):
+        while len(marked(marker)) < 6:  # noqa: ASYNC110 - other processes cannot set an event
+            await asyncio.sleep(0.02)
+        await asyncio.to_thread(end_all_commands)
+        errors = await asyncio.gather(*calls)
+    assert all("(SIGTERM)" in str(error) for error in errors)
+    assert await gone(marker)
 
 
 def test_an_interrupted_command_is_not_run_again():

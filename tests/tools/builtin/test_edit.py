@@ -12,7 +12,7 @@ import pytest
 
 from laneway.abort import AbortController
 from laneway.errors import ToolError
-from laneway.tools import _files, edit_tool, write_tool
+from laneway.tools import _files, edit_tool, find_tool, grep_tool, ls_tool, write_tool
 
 Run = Callable[..., Awaitable[Any]]
 
@@ -27,6 +27,31 @@ async def test_an_edit_says_what_it_did_and_shows_the_difference(tmp_path: Path,
     assert "-2 two\n-3 three\n+2 2\n+3 3" in result.details["diff"]
     assert result.details["patch"].startswith("--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n")
     assert (tmp_path / "a.txt").read_text() == "one\n2\n3\n"
+
+
+async def test_the_patch_names_the_file_from_the_working_directory(tmp_path: Path, call: Run):
+    """Whatever detour the model took, the patch can be applied."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.txt").write_text("one\n")
+    result = await call(edit_tool(tmp_path), path="./x/../sub/a.txt", edits=[{"old_text": "one", "new_text": "1"}])
+    assert result.details["patch"].startswith("--- a/sub/a.txt\n+++ b/sub/a.txt\n")
+
+
+async def test_a_file_that_is_being_written_is_not_found_by_other_tools(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch):
+    """The draft is an inner matter: a search in the same batch must not report it."""
+    (tmp_path / "a.txt").write_text("one\n")
+    real, seen = os.replace, list[list[str]]()
+
+    def replace(*args: Any, **options: Any) -> None:
+        seen.append(sorted(os.listdir(tmp_path)))
+        for tool, arguments in ((find_tool, {"pattern": "*"}), (ls_tool, {}), (grep_tool, {"pattern": "1"})):
+            shown = asyncio.run(tool(tmp_path).execute("2", arguments, AbortController().signal, lambda partial: None)).content[0].text
+            assert shown in ("a.txt", "No matches found")
+        real(*args, **options)
+
+    monkeypatch.setattr(_files.os, "replace", replace)
+    await ask(edit_tool(tmp_path), path="a.txt", edits=[{"old_text": "one", "new_text": "1"}])
+    assert len(seen[0]) == 2
 
 
 async def test_mark_and_crlf_survive(tmp_path: Path, ask: Run):

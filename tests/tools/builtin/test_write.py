@@ -91,6 +91,7 @@ async def test_places_that_take_no_file_are_explained(tmp_path: Path, fails: Run
     assert "is a directory" in str(await fails(tool, path="d", content=""))
     assert "named pipe" in str(await fails(tool, path="p", content=""))
     assert "Cannot use the directory" in str(await fails(tool, path="f/x", content=""))
+    assert "names a directory" in str(await fails(tool, path="new/", content=""))
     assert "too long" in str(await fails(tool, path="n" * 300, content=""))
 
 
