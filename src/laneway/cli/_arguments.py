@@ -35,11 +35,13 @@ def parse(words: list[str]) -> argparse.Namespace:
     if words[:1] == ["-p"] or words[:1] == ["--print"]:
         words = ["run", *words[1:]]
     parser, commands = build()
-    command = commands.get(words[0]) if words else None
-    if command is None:
+    if words[:1] != ["run"]:
         return parser.parse_args(words)
-    # A command reads its own words: only then may options stand between and after the texts.
-    return command.parse_intermixed_args(words[1:], argparse.Namespace(command=words[0])) if words[0] == "run" else parser.parse_args(words)
+    # It reads its own words: only then may options stand between and after the texts. What follows a "--" is text.
+    end = words.index("--") if "--" in words else len(words)
+    given = commands["run"].parse_intermixed_args(words[1:end], argparse.Namespace(command="run"))
+    given.task += words[end + 1 :]
+    return given
 
 
 def build() -> tuple[Parser, dict[str, Parser]]:

@@ -29,6 +29,7 @@ def choose_model(spec: str | None) -> Choice:
 
     Raises:
         CliError: no such model, or none at all; the text says what to do.
+        ModelError: stored keys, or the person's own models, cannot be read.
     """
     models = default_models()
     source = "--model"
@@ -39,6 +40,7 @@ def choose_model(spec: str | None) -> Choice:
             return Choice(model=models.model(spec), source=source)
         except LanewayError as error:
             raise CliError(f"{source}: {error}") from error
+    models.credentials.list()  # a file of keys that cannot be read must not pass for no keys
     return _with_a_key(models) or _embedded(models) or _nothing()
 
 

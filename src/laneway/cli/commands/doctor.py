@@ -136,12 +136,12 @@ def _proxies() -> list[Finding]:
 
 def _keys() -> list[Finding]:
     models = default_models()
+    stored = models.credentials.list()
     keyed = [provider for provider in models.providers() if provider.key_names and not provider.key_optional]
     ready = [provider for provider in keyed if models.is_configured(provider)]
     if not ready:
         names = ", ".join(sorted({name for provider in keyed for name in provider.key_names[:1]}))
         return [Finding(what="provider keys", ok=False, found="none is set", fix=f"set one of {names}")]
-    stored = models.credentials.list()
     shown = (f"{p.id} ({'stored' if p.id in stored else next((n for n in p.key_names if os.environ.get(n)), 'found')})" for p in ready)
     return [Finding(what="provider keys", ok=True, found=", ".join(shown))]
 

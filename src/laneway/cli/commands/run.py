@@ -131,12 +131,21 @@ class _Run:
             loop.call_soon_threadsafe(self._agent.abort, f"received {received.name}")
 
         with Signals(stop) as signals:
-            code = DONE
-            for number, prompt in enumerate(prompts, 1):
-                if code == DONE and signals.exit_code is None:
-                    await self._agent.prompt(prompt.text, images=prompt.images or None)
-                    code = self._code(signals, left=len(prompts) - number)
+            try:
+                code = await self._ask(prompts, signals)
+            except OSError:  # of the output: after a signal it may be gone with the terminal
+                if signals.exit_code is None:
+                    raise
+                code = FAILED
             return signals.exit_code or code
+
+    async def _ask(self, prompts: list[Prompt], signals: Signals) -> int:
+        code = DONE
+        for number, prompt in enumerate(prompts, 1):
+            if code == DONE and signals.exit_code is None:
+                await self._agent.prompt(prompt.text, images=prompt.images or None)
+                code = self._code(signals, left=len(prompts) - number)
+        return code
 
     def _code(self, signals: Signals, left: int) -> int:
         """Say what there is to say about the end of one prompt's run, and return its exit code."""
