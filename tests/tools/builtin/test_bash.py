@@ -419,7 +419,7 @@ async def test_a_program_that_dies_of_a_signal_can_end_its_commands_first(tmp_pa
     tool = tool_with(tmp_path, marker)
     calls = [asyncio.create_task(fails(tool, command="sleep 300 | cat")) for _ in range(3)]
     async with asyncio.timeout(10):
-        while len(marked(marker)) < 6:  # noqa: ASYNC110 - other processes cannot set an event
+        while len(marked(marker)) < 6:
             await asyncio.sleep(0.02)
         await asyncio.to_thread(end_all_commands)
         errors = await asyncio.gather(*calls)
