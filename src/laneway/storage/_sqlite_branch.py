@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from laneway.errors import StorageCorruption
 from laneway.storage._checks import MAX_SEQ
-from laneway.storage._sqlite_rows import fetch, pack_id
+from laneway.storage._sqlite_rows import Row, fetch, pack_id
 
 MAX_COPIED: Final = 1_000
 """How many references a new segment may copy."""
@@ -44,21 +44,26 @@ LAST_RUN: Final = "SELECT first_seq, last_seq, segment FROM runs ORDER BY first_
 LAST_RUN_OF_SEGMENT: Final = "SELECT last_seq FROM runs WHERE segment = ? ORDER BY first_seq DESC LIMIT 1"
 LAST_ENTRY: Final = "SELECT seq FROM entries ORDER BY seq DESC LIMIT 1"
 NEWEST_COMPACTION: Final = "SELECT seq FROM compactions WHERE segment = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
-# The entries of a segment in a range of seqs, by the runs that meet the range; `?1` segment, `?2` above, `?3` up to and with.
+# The entries of a segment in a range of seqs, by the runs that meet the range; its parameters are `of_segment()`.
 OF_SEGMENT: Final = (
-    "FROM runs r CROSS JOIN entries e ON e.seq >= max(r.first_seq, ?2 + 1) AND e.seq <= min(r.last_seq, ?3) {joins} "
-    "WHERE r.segment = ?1 AND r.first_seq <= ?3 "
-    "AND r.first_seq >= coalesce((SELECT max(q.first_seq) FROM runs q WHERE q.segment = ?1 AND q.first_seq <= ?2 + 1), 0)"
+    "FROM runs r CROSS JOIN entries e ON e.seq >= max(r.first_seq, ? + 1) AND e.seq <= min(r.last_seq, ?) {joins} "
+    "WHERE r.segment = ? AND r.first_seq <= ? "
+    "AND r.first_seq >= coalesce((SELECT max(q.first_seq) FROM runs q WHERE q.segment = ? AND q.first_seq <= ? + 1), 0)"
 )
-COUNT_ENTRIES: Final = f"SELECT count(*) FROM (SELECT 1 {OF_SEGMENT.format(joins='')} LIMIT ?4)"
+COUNT_ENTRIES: Final = f"SELECT count(*) FROM (SELECT 1 {OF_SEGMENT.format(joins='')} LIMIT ?)"
 COUNT_COPIES: Final = "SELECT count(*) FROM copies WHERE segment = ? AND seq > ?"
-COPY_ENTRIES: Final = f"INSERT INTO copies SELECT ?4, e.seq {OF_SEGMENT.format(joins='')}"
+COPY_ENTRIES: Final = f"INSERT INTO copies SELECT ?, e.seq {OF_SEGMENT.format(joins='')}"
 COPY_COPIES: Final = "INSERT INTO copies SELECT ?, seq FROM copies WHERE segment = ? AND seq > ?"
 _SEGMENT: Final = "SELECT base, base_seq, fork_seq, compaction_seq FROM segments WHERE segment = ?"
 _ADD_SEGMENT: Final = "INSERT INTO segments VALUES (?, ?, ?, ?, ?)"
 _END_RUN: Final = "UPDATE runs SET last_seq = ? WHERE first_seq = ?"
 _ADD_RUN: Final = "INSERT INTO runs VALUES (?, ?, ?)"
 _ADD_COMPACTION: Final = "INSERT INTO compactions VALUES (?, ?)"
+
+
+def of_segment(segment: int, above: int, upto: int) -> Row:
+    """Return the parameters of `OF_SEGMENT`: the entries of `segment` above `above`, up to and with `upto`."""
+    return above, upto, segment, upto, segment, above
 
 
 class Place(Struct, frozen=True, gc=False):
@@ -186,11 +191,11 @@ class BranchIndex:
             raise broken_index(parent.segment)
         number = self._begin(Segment(home[1], compaction_seq, parent.seq, compaction_seq))
         self._cursor.execute(COPY_COPIES, (number, parent.segment, compaction_seq))
-        self._cursor.execute(COPY_ENTRIES, (parent.segment, compaction_seq, parent.seq, number))
+        self._cursor.execute(COPY_ENTRIES, (number, *of_segment(parent.segment, compaction_seq, parent.seq)))
         return number
 
     def _count(self, parent: Place, above: int) -> int:
-        entries = fetch(self._cursor, COUNT_ENTRIES, (parent.segment, above, parent.seq, MAX_COPIED + 1))
+        entries = fetch(self._cursor, COUNT_ENTRIES, (*of_segment(parent.segment, above, parent.seq), MAX_COPIED + 1))
         copies = fetch(self._cursor, COUNT_COPIES, (parent.segment, above))
         return sum(row[0] for row in (entries, copies) if row is not None)
 

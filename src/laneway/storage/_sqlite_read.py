@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from laneway.errors import StorageCorruption
 from laneway.storage import _checks as checks
 from laneway.storage._codec import decode_usage
-from laneway.storage._sqlite_branch import OF_SEGMENT, BranchIndex, Place, Range, broken_index
+from laneway.storage._sqlite_branch import OF_SEGMENT, BranchIndex, Place, Range, broken_index, of_segment
 from laneway.storage._sqlite_lease import read_position
 from laneway.storage._sqlite_rows import (
     ENTRY_COLUMNS,
@@ -62,7 +62,7 @@ def read_list_sql(order: SeqOrder, *, after: bool) -> str:
 
 
 def range_sql(order: ScanOrder, *, copied: bool, payloads: bool, of_type: bool, of_custom_type: bool) -> str:
-    """Return the query of one piece of a path: segment, above, up to and with, what is filtered by, limit."""
+    """Return the query of one piece of a path; its parameters are the piece's, what is filtered by, and the limit."""
     columns = ENTRY_COLUMNS if payloads else NODE_COLUMNS
     filters = (" AND e.type = ?" if of_type else "") + (" AND e.custom_type = ?" if of_custom_type else "")
     return f"SELECT {columns} {_piece(copied)}{filters} ORDER BY {_piece_order(copied, _DIRECTIONS[order])} LIMIT ?"
@@ -75,8 +75,12 @@ def newest_sql(*, copied: bool, what: str) -> str:
 
 def _piece(copied: bool) -> str:
     if copied:
-        return f"FROM copies c CROSS JOIN entries e ON e.seq = c.seq {_PARENTS} WHERE c.segment = ?1 AND c.seq > ?2 AND c.seq <= ?3"
+        return f"FROM copies c CROSS JOIN entries e ON e.seq = c.seq {_PARENTS} WHERE c.segment = ? AND c.seq > ? AND c.seq <= ?"
     return OF_SEGMENT.format(joins=_PARENTS)
+
+
+def _piece_parameters(piece: Range) -> Row:
+    return (piece.segment, piece.above, piece.upto) if piece.copied else of_segment(piece.segment, piece.above, piece.upto)
 
 
 def _piece_order(copied: bool, direction: str) -> str:
@@ -192,7 +196,7 @@ class SqliteReader:
             sql = range_sql(
                 scan.order, copied=piece.copied, payloads=payloads, of_type=scan.type is not None, of_custom_type=scan.custom_type is not None
             )
-            rows += self._cursor.execute(sql, (piece.segment, piece.above, piece.upto, *filters, left)).fetchall()
+            rows += self._cursor.execute(sql, (*_piece_parameters(piece), *filters, left)).fetchall()
             if len(rows) == scan.limit:
                 break
         if not filters:
@@ -226,7 +230,7 @@ class SqliteReader:
     def _stop_in(self, piece: Range, stop_type: str | None, stop_seq: int | None) -> int:
         """Return the seq of the newest row of the piece that the path stops at; 0 if there is none."""
         stop = 0
-        where = (piece.segment, piece.above, piece.upto)
+        where = _piece_parameters(piece)
         if stop_seq is not None and piece.above < stop_seq <= piece.upto:
             row = fetch(self._cursor, newest_sql(copied=piece.copied, what="seq = ?"), (*where, stop_seq))
             stop = 0 if row is None else row[0]
