@@ -216,16 +216,17 @@ async def test_a_failing_tool_is_data_and_the_after_hook_sees_it() -> None:
 
 
 async def test_a_tool_error_speaks_to_the_model_in_its_own_words() -> None:
-    """ToolError has no type prefix; any other exception names its type."""
+    """ToolError has no type prefix and may carry details; any other exception names its type."""
 
     def polite(*_: Any) -> str:
-        raise ToolError("the file is locked; try again later")
+        raise ToolError("the file is locked; try again later", details={"owner": "ada"})
 
     def rude(*_: Any) -> str:
         raise KeyError("x")
 
     result, _ = await call_once(make_tool("a", polite))
     assert texts([result]) == ["the file is locked; try again later"]
+    assert result.details == {"owner": "ada"}
     result, _ = await call_once(make_tool("a", rude))
     assert texts([result]) == ["KeyError: 'x'"]
 

@@ -53,9 +53,9 @@ class Outcome(Struct, frozen=True, gc=False):
     cut: Cut | None = None
 
 
-def failure(text: str, *, cut: Cut | None = None, terminate: bool = False) -> Outcome:
+def failure(text: str, *, cut: Cut | None = None, terminate: bool = False, details: Any = None) -> Outcome:
     """Return an error outcome with a text for the model."""
-    return Outcome(ToolResult(content=[TextContent(text=text)], terminate=terminate), is_error=True, cut=cut)
+    return Outcome(ToolResult(content=[TextContent(text=text)], details=details, terminate=terminate), is_error=True, cut=cut)
 
 
 def result_message(call: ToolCall, outcome: Outcome) -> ToolResultMessage:
@@ -218,7 +218,7 @@ class RunningCall:
         except Aborted:
             outcome = self._cancelled() if self._signal.aborted else failure("Aborted: the tool stopped its own work.")
         except Exception as error:
-            outcome = failure(error_text(error))
+            outcome = failure(error_text(error), details=error.details if isinstance(error, ToolError) else None)
         self._returned = True
         try:
             if self._pump is not None:
