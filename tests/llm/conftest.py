@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from laneway.llm import MemoryCredentialStore, Models
 from laneway.llm.vendors import builtin_providers
+
+settings.register_profile("laneway", deadline=None)  # a busy machine is no failure
+settings.load_profile("laneway")
 
 
 @pytest.fixture
