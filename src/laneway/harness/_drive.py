@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from laneway._effects.call_tools import Prepared
 from laneway.errors import Aborted, HarnessFault
+from laneway.harness import _telemetry
 from laneway.harness._events import OperationPresence
 from laneway.harness._gate import Gate
 from laneway.harness._hooks import BeforeDrive
@@ -155,6 +156,17 @@ class _PassFailed(Exception):
 
 async def run(drive: Drive) -> DriveOutcome:
     """Advance the operation until it is over or waits."""
+    operation = drive.line.current(drive.operation_id)
+    kind = "run" if operation is None else operation.meta.intent.kind
+    session_id = drive.runtime.session.metadata.id
+    with _telemetry.operation_span(kind, lane=drive.line.name, operation_id=drive.operation_id, session_id=session_id) as span:
+        outcome = await _advance(drive)
+        error = outcome.record.error if isinstance(outcome, Settled) else None
+        _telemetry.ended(span, failed=None if error is None else error.code)
+        return outcome
+
+
+async def _advance(drive: Drive) -> DriveOutcome:
     line = drive.line
     operation = line.current(drive.operation_id)
     if operation is not None and not operation.cancelled and drive.hooks.has("before_drive"):

@@ -12,7 +12,7 @@ import msgspec
 from laneway._effects.respond import respond
 from laneway.errors import HarnessFault
 from laneway.events import BlockEvent, StreamStart
-from laneway.harness import keys
+from laneway.harness import _telemetry, keys
 from laneway.harness._events import HarnessEvent, MessageStart, MessageUpdate
 from laneway.harness._frames import FLUSH_AFTER, FLUSH_SIZE, Frames
 from laneway.harness._hooks import AfterResponse, BeforePayload, BeforeRequest, TransformContext, patched
@@ -217,7 +217,9 @@ async def ask(
         drive.gate.admit()
         return _unsent(model, error), streaming
     drive.gate.admit()
-    message = await respond(model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=streaming.on_event)
+    with _telemetry.request_span(provider=model.provider, model_id=model.id, step="assistant", attempt=state.attempt) as span:
+        message = await respond(model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=streaming.on_event)
+        _telemetry.answered(span, message)
     return await finished(drive, wire, streaming, message), streaming
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from laneway._effects.respond import respond
-from laneway.harness import keys
+from laneway.harness import _telemetry, keys
 from laneway.harness._events import RunResume, TurnStart
 from laneway.harness._hooks import patched
 from laneway.harness._line import End, Invariant, Move, ending
@@ -96,10 +96,12 @@ async def _fetch(
     streaming = _asking.Streaming(drive, state, recovery=recovery)
     wire = _asking.Wire(drive, options)
     models = drive.environment.deferred_models()
-    message = await respond(
-        model, Transcript(messages=[]), wire.options(), stream_fn=lambda model, _, options: models.fetch_deferred(handle, options),
-        on_event=streaming.on_event,
-    )  # fmt: skip
+    with _telemetry.request_span(provider=model.provider, model_id=model.id, step="deferred", attempt=state.poll) as span:
+        message = await respond(
+            model, Transcript(messages=[]), wire.options(), stream_fn=lambda model, _, options: models.fetch_deferred(handle, options),
+            on_event=streaming.on_event,
+        )  # fmt: skip
+        _telemetry.answered(span, message)
     message = await _asking.finished(drive, wire, streaming, message)
     await _assistant_step.settle(drive, state, message, started=streaming.started)
 

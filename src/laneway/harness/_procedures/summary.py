@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from laneway._effects.respond import respond
-from laneway.harness import _compaction
+from laneway.harness import _compaction, _telemetry
 from laneway.harness._compaction import Ask, Work
 from laneway.harness._environment import retry_delay
 from laneway.harness._events import RetryScheduled, RetryStart
@@ -169,7 +169,10 @@ class _Attempt:
         drive.gate.admit()
         wire = _asking.Wire(drive, msgspec.structs.replace(patched(options, patch), deferred=False, cache_retention="none"))
         request = Transcript(messages=[SystemMessage(content=_compaction.SYSTEM, timestamp=0), self._user(ask, previous)])
-        message = await respond(self.model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=_ignore)
+        step = "navigation" if self.branch else "compaction"
+        with _telemetry.request_span(provider=self.model.provider, model_id=self.model.id, step=step, attempt=self.number) as span:
+            message = await respond(self.model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=_ignore)
+            _telemetry.answered(span, message)
         if drive.gate.state == "closed":
             drive.gate.admit()
         await self._outcome(message, usage_id)

@@ -29,7 +29,7 @@ from laneway._effects.call_tools import (
 )
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs
 from laneway.abort import AbortController
-from laneway.harness import keys
+from laneway.harness import _telemetry, keys
 from laneway.harness._events import RunResume, RunSuspend, ToolStart, ToolSuspended, TurnStart
 from laneway.harness._hooks import AfterTool, BeforeTool, Suspend
 from laneway.harness._line import Invariant, Move
@@ -306,12 +306,12 @@ class _Work:
         if self.drive.gate.state != "open":
             return
         self.drive.cleared.pop(call.result_entry_id, None)
-        running = self._run(call, ready, recovery=recovery)
-        settled = self._finish(call, running, recovery=recovery)
+        settled = self._execute(call, ready, recovery=recovery)
         if alone:
             await settled
         else:
             self.running[call.result_entry_id] = asyncio.get_running_loop().create_task(settled, name=f"laneway call {ready.call.name}")
+            await asyncio.sleep(0)  # it is under way before anything is asked about the next call
 
     def _run(self, call: Call, ready: Prepared, *, recovery: bool) -> RunningCall:
         drive, asked = self.drive, ready.call
@@ -339,8 +339,10 @@ class _Work:
         running.outcome.add_done_callback(lambda _: host.close())
         return running
 
-    async def _finish(self, call: Call, running: RunningCall, *, recovery: bool) -> None:
-        outcome = await running.outcome
+    async def _execute(self, call: Call, ready: Prepared, *, recovery: bool) -> None:
+        with _telemetry.tool_span(name=ready.call.name, call_id=ready.call.id) as span:
+            outcome = await self._run(call, ready, recovery=recovery).outcome
+            _telemetry.ended(span, failed="tool_error" if outcome.is_error else None)
         await settle_outcome(self.drive, self.message, call, _storable_outcome(outcome), recovery=recovery)
 
     async def _synthetic(self, call: Call, outcome: Outcome) -> None:
