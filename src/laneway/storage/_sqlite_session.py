@@ -19,8 +19,8 @@ from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, 
 from laneway.storage._owner import decode_owner
 from laneway.storage._rewrite import NewContent
 from laneway.storage._sqlite_branch import BranchIndex, rebuild
-from laneway.storage._sqlite_checkpoint import OVERDUE, Checkpoints
 from laneway.storage._sqlite_file import (
+    PAGE_SIZE,
     Durability,
     connect,
     has_log,
@@ -42,6 +42,13 @@ from laneway.storage.base import CommitResult, Content, DeleteList, DeleteValue
 
 _T = TypeVar("_T")
 
+# The log is moved into the main file after the commit that fills it, when its caller has its answer already: by this connection,
+# for until 3.51.3 SQLite can lose pages when one connection commits while another moves the log.
+CHECKPOINT_DUE: Final = 1_000
+"""Pages in the log that make it worth its while: SQLite's own default."""
+CHECKPOINT_OVERDUE: Final = 8 * CHECKPOINT_DUE
+"""Pages from which on SQLite does it within a commit after all."""
+
 _TAKE_ID: Final = "INSERT INTO ids VALUES (?, ?)"
 _ADD_ENTRY: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_USAGE: Final = "INSERT INTO usage_rows VALUES (?, ?, ?, ?, ?, ?)"
@@ -58,7 +65,7 @@ _TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' AND name <
 class SqliteSession:
     """The file at `path`, open for one owner, or to read only."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, durability: Durability) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, later: Callable[[Callable[[], object]], object]) -> None:
         self.path = path
         self.lease: Lease | None = None
         self.lost: str | None = None  # why nothing can be written any more
@@ -68,7 +75,8 @@ class SqliteSession:
         self._branches = BranchIndex(self._cursor)
         self._reader = SqliteReader(self._cursor, self._branches)
         self._renewed = time.monotonic()
-        self._checkpoints = Checkpoints(path, durability)
+        self._later = later
+        self._log_pages = 0  # in the log since the last checkpoint, about
 
     def _set_position(self, position: Position) -> None:
         self.position = position
@@ -77,8 +85,10 @@ class SqliteSession:
     # ------------------------------------------------------------------------------------------------ opening and closing
 
     @classmethod
-    def open(cls, path: Path, durability: Durability, lease_life: float) -> SqliteSession:
+    def open(cls, path: Path, durability: Durability, lease_life: float, later: Callable[[Callable[[], object]], object]) -> SqliteSession:
         """Open the file, take the lease and bring the file up to date: one transaction, so nothing if any of it fails.
+
+        `later` is given what may be done after other work, on the same strand.
 
         Raises:
             SessionNotFound, SessionLocked, StorageCorruption, StorageVersionError, StorageError
@@ -88,7 +98,7 @@ class SqliteSession:
         with named_errors(path):
             connection = connect(path)
             try:
-                session = cls(path, connection, durability)
+                session = cls(path, connection, later)
                 if begins_log:
                     unsync(connection)  # the lease, the first thing in a new log, need not wait for the disk
                 try:
@@ -101,7 +111,7 @@ class SqliteSession:
                 raise
 
     def _take(self, lease_life: float) -> None:
-        self._cursor.execute(f"PRAGMA wal_autocheckpoint = {OVERDUE}")
+        self._cursor.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_OVERDUE}")
         with self._transaction() as cursor:
             version = read_version(self._connection)
             if version > len(migrations()):
@@ -127,7 +137,7 @@ class SqliteSession:
                     raise newer_version(path, version, len(migrations()))
                 if version < len(migrations()):
                     raise StorageError(f"the session {path} has the older storage version {version}: open it once to write, to bring it up to date")
-                return cls(path, connection, "process")
+                return cls(path, connection, lambda _: None)
             except BaseException:
                 connection.close()
                 raise
@@ -142,7 +152,6 @@ class SqliteSession:
                     lease.release(cursor)
             except StorageError as error:
                 problems.append(error)
-        self._checkpoints.close()
         try:
             with named_errors(self.path):
                 self._connection.close()
@@ -187,8 +196,19 @@ class SqliteSession:
         self._set_position(after)
         self._renewed = time.monotonic()
         self._branches.trim()
-        self._checkpoints.wrote(len(seqs), commit.size)
+        self._count_log(len(seqs), commit.size)
         return CommitResult(first_seq=seqs[0] if seqs else before.next_seq, seqs=seqs, timestamp=timestamp, stats=after.stats)
+
+    def _count_log(self, rows: int, size: int) -> None:
+        self._log_pages += 4 + rows + size // PAGE_SIZE
+        if self._log_pages >= CHECKPOINT_DUE:
+            self._log_pages = 0
+            self._later(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        # What fails here fails again where somebody sees it: in a commit, or when the file is closed.
+        with contextlib.suppress(sqlite3.Error):
+            self._cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _owned(self) -> Lease:
         if self.lost is not None:

@@ -121,7 +121,7 @@ class SqliteStorage:
             try:
                 claim = _Claim(path)
                 try:
-                    session = await _to_the_end(strand, lambda: SqliteSession.open(path, durability, lease_life))
+                    session = await _to_the_end(strand, lambda: SqliteSession.open(path, durability, lease_life, strand.post))
                 except BaseException:
                     claim.release()
                     raise
