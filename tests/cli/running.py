@@ -118,9 +118,9 @@ class Running:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def end(self) -> Done:
+    async def end(self, guard: float = GUARD) -> Done:
         """Wait for the end."""
-        async with asyncio.timeout(GUARD):
+        async with asyncio.timeout(guard):
             await asyncio.gather(*self._readers)
             code = await self.process.wait()
         return Done(code=code, out=self._out.decode("utf-8", "replace"), err=self._err.decode("utf-8", "replace"))
@@ -144,7 +144,13 @@ async def started(
 
 
 async def run(
-    words: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, stdin: bytes | None = None, command: Sequence[str] = COMMAND
+    words: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    stdin: bytes | None = None,
+    command: Sequence[str] = COMMAND,
+    guard: float = GUARD,
 ) -> Done:
     """Run a command to its end; without `stdin` it has none."""
     async with started(words, env, cwd=cwd, stdin=DEVNULL if stdin is None else PIPE, command=command) as running:
@@ -152,7 +158,7 @@ async def run(
             assert running.process.stdin is not None
             running.process.stdin.write(stdin)
             running.process.stdin.close()
-        return await running.end()
+        return await running.end(guard)
 
 
 class Terminal:
