@@ -309,6 +309,16 @@ async def test_a_truncated_response_runs_none_of_its_calls(lane_of: Any) -> None
     assert all(r.is_error and "output limit" in r.content[0].text for r in results)
 
 
+async def test_the_same_truncated_call_again_and_again_ends_the_run(lane_of: Any) -> None:
+    """B17: after three identical ones, with the reason named as a limit; a different one begins the count anew."""
+    same = [truncated(calls(call("t", n=1))) for _ in range(2)]
+    fixture = await lane_of(*same, truncated(calls(call("t", n=2))), *same, truncated(calls(call("t", n=1))), text("never"), tools=[tool("t")])
+    result = await fixture.lane.prompt("go")
+    assert (result.status, result.limit) == ("completed", "repeated_truncation")
+    assert len(fixture.script.requests) == 6
+    await fixture.check()
+
+
 async def test_injected_messages_follow_the_prompt(lane_of: Any) -> None:
     """P-30, H-04: handlers see what those before them injected; the last injected message is what is answered."""
     fixture = await lane_of(text("ok"))

@@ -141,12 +141,17 @@ class OperationMeta(_Data, kw_only=True, frozen=True):
 
 
 class Spent(_Data, kw_only=True, frozen=True):
-    """What the run has used so far, for its limits."""
+    """What the run has used so far, for its limits.
+
+    `truncated` recognises the calls of a response that the output limit cut off, `repeats` counts how often in a row the same came.
+    """
 
     turns: int = 0
     tool_calls: int = 0
     output_tokens: int = 0
     cost: float = 0.0
+    truncated: str | None = None
+    repeats: int = 0
 
 
 class NeedAssistant(_Data, kw_only=True, frozen=True, tag_field="type", tag="need_assistant"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -358,10 +359,20 @@ class _Settlement:
 
 def _spent(spent: Spent, verdict: Verdict) -> Spent:
     usage = verdict.message.usage
-    return msgspec.structs.replace(
-        spent,
+    cut = _truncated(verdict) if verdict.kind == "tools" else None
+    return Spent(
+        truncated=cut,
+        repeats=0 if cut is None else spent.repeats + 1 if cut == spent.truncated else 1,
         turns=spent.turns + (verdict.kind in ("tools", "done")),
         tool_calls=spent.tool_calls + (len(verdict.message.tool_calls) if verdict.kind == "tools" else 0),
         output_tokens=spent.output_tokens + usage.output,
         cost=spent.cost + usage.cost.total,
     )
+
+
+def _truncated(verdict: Verdict) -> str | None:
+    """Return what recognises the calls of a response that was cut off; None if it was not."""
+    if verdict.message.stop_reason != "length":
+        return None
+    calls = [[call.name, call.arguments] for call in verdict.message.tool_calls]
+    return hashlib.blake2b(msgspec.json.encode(calls), digest_size=8).hexdigest()

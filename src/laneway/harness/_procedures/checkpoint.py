@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from laneway.harness._drive import Drive
     from laneway.harness.state import Checkpoint
 
+MAX_REPEATED_TRUNCATIONS = 3  # responses that the output limit cut off at the very same calls
 Before = Callable[[], list[HarnessEvent]]
 
 
@@ -163,6 +164,8 @@ def run_end(drive: Drive, record: OperationResult) -> RunEnd:
 def limit_reached(operation: Operation, now: int) -> str | None:
     """Name the limit that forbids another response; None if there is none."""
     limits, spent = operation.meta.settings.limits, operation.state.spent
+    if spent.repeats >= MAX_REPEATED_TRUNCATIONS:
+        return "repeated_truncation"
     if limits is None:
         return None
     seconds = (now - operation.meta.started_at) / 1000
