@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 
-from laneway.errors import StorageError
+from laneway.errors import SessionLocked, StorageError
 from laneway.messages import UserMessage
 from laneway.storage.base import AppendList, InsertEntry, MessageEntry, SetValue, Storage, Write
 from laneway.storage.jsonl import JsonlStorage
@@ -58,6 +58,24 @@ async def hold(open_: Callable[[str], Awaitable[Storage]], target: str) -> None:
             say(type(error).__name__)
     await storage.close()
     say("closed")
+
+
+async def turns(open_: Callable[[str], Awaitable[Storage]], target: str) -> None:
+    """Told a number, open the session as soon as nobody else has it, append so many commits and close it."""
+    say("ready")
+    count = int(await heard())
+    while True:
+        try:
+            storage = await open_(target)
+            break
+        except SessionLocked:
+            await asyncio.sleep(0.01)
+    value = await storage.get_value("branch.tip", "main")
+    start = int(value.value[1:]) + 1 if value else 0
+    for i in range(start, start + count):
+        await storage.commit(numbered_commit(i))
+    await storage.close()
+    say("done")
 
 
 async def race(open_: Callable[[str], Awaitable[Storage]], _: str) -> None:
