@@ -19,7 +19,7 @@ from laneway.llm._guided import GuidedPolicy
 from laneway.llm._guided.decode import GuidedDecoder
 from laneway.llm._guided.dialogue import dialogue
 from laneway.llm._guided.policy import without_guidance
-from laneway.llm._guided.schema import call_schema, full_arguments, mentioned_files, response_schema, short_arguments
+from laneway.llm._guided.schema import call_schema, full_arguments, mentioned_files, response_schema, search_terms, short_arguments
 from laneway.llm._guided.small import choice_messages, choice_schema, nearest_examples
 from laneway.llm._guided.stream import plan_request
 from laneway.llm._writer import StreamWriter
@@ -255,16 +255,39 @@ def test_files_that_a_request_mentions(text: str, files: list[str]) -> None:
 
 def test_a_small_model_may_only_name_what_is_mentioned() -> None:
     """A required file is one of those mentioned; without one the tool is not offered; a folder may be here."""
-    assert short_arguments(READ, []) is None
-    arguments = short_arguments(READ, ["a.txt"])
+    assert short_arguments(READ, "Read it") is None
+    arguments = short_arguments(READ, "Read a.txt")
     assert arguments is not None
     assert arguments["properties"] == {"path": {"enum": ["a.txt"]}}
-    listed = short_arguments(LS, ["a.txt", "src/"])
+    listed = short_arguments(LS, "a.txt or src/")
     assert listed is not None
     assert listed["properties"] == {"path": {"enum": ["src/", "."]}}
-    searched = short_arguments(GREP, [])
+    searched = short_arguments(GREP, "Which file mentions the launch date?")
     assert searched is not None
-    assert list(searched["properties"]) == ["pattern"]
+    assert searched["properties"] == {"pattern": {"enum": ["launch", "date", "launch date"]}}
+
+
+def test_a_glob_is_not_taken_from_the_request() -> None:
+    """`*.py` stands for "Python files", which does not say it; a request of common words only limits nothing."""
+    find = ToolDeclaration(name="find", description="Find files by glob pattern.", parameters=GREP.parameters)
+    for tool, request in ((find, "Find all Python files"), (GREP, "Search for it in this folder")):
+        arguments = short_arguments(tool, request)
+        assert arguments is not None
+        assert arguments["properties"] == {"pattern": TEXT}
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("Search for TODO in the code", ["TODO"]),
+        ("Where is parse_args defined?", ["parse_args"]),
+        ("Which files mention red ripe apples?", ["red", "ripe", "apples", "red ripe", "ripe apples", "red ripe apples"]),
+        ("what is this", []),
+    ],
+)
+def test_what_a_request_may_ask_to_search_for(text: str, terms: list[str]) -> None:
+    """Words and neighbours, without those that every request has."""
+    assert search_terms(text) == terms
 
 
 def test_a_small_model_looks_before_it_answers_about_a_file() -> None:

@@ -26,7 +26,7 @@ from laneway.llm._local import process as process_module
 from laneway.llm._local.process import LocalServer
 from laneway.llm.vendors.local import guidance
 from laneway.messages import AssistantMessage, Message, SystemMessage, TextContent, ToolDeclaration, ToolResultMessage, UserMessage
-from laneway.tools import tool
+from laneway.tools import coding_tools
 from llm.chat import chunk
 from llm.loopback import Loopback, sse_reply
 
@@ -127,37 +127,16 @@ async def test_an_answer_is_made_from_the_result(models: Models, smollm: Model) 
 async def test_an_agent_on_the_local_model_does_small_tasks(
     tmp_path: Path, models: Models, smollm: Model, question: str, called: str, expected: str
 ) -> None:
-    """Two steps on real files, choosing between three tools."""
+    """Two steps on real files, choosing between the seven built-in tools."""
     (tmp_path / "notes.txt").write_text("Project Heron\nThe launch date is 12 June.\nMina owns the release notes.\n")
     (tmp_path / "README.md").write_text("# heron\nRenames photos.\n")
-    calls: list[str] = []
-
-    @tool
-    def read(path: str) -> str:
-        """Read a file."""
-        calls.append("read")
-        return (tmp_path / path).read_text()
-
-    @tool
-    def ls(path: str = ".") -> str:
-        """List the files of a folder."""
-        calls.append("ls")
-        return "\n".join(sorted(entry.name for entry in (tmp_path / path).iterdir()))
-
-    @tool
-    def grep(pattern: str) -> str:
-        """Search the files for a text."""
-        calls.append("grep")
-        words = pattern.replace("_", " ").lower()
-        lines = [(file.name, line) for file in sorted(tmp_path.iterdir()) for line in file.read_text().splitlines()]
-        return "\n".join(f"{name}: {line}" for name, line in lines if words in line.lower()) or "no match"
-
-    agent = Agent(model=smollm, system_prompt="You are a helpful assistant.", tools=[read, ls, grep], stream_fn=models.stream)
+    agent = Agent(model=smollm, system_prompt="You are a helpful assistant.", tools=coding_tools(str(tmp_path)), stream_fn=models.stream)
     async with asyncio.timeout(GUARD):
         await agent.prompt(question)
     last = agent.state.messages[-1]
     assert isinstance(last, AssistantMessage)
     assert last.stop_reason == "stop", last.error_message
+    calls = [call.name for message in agent.state.messages if isinstance(message, AssistantMessage) for call in message.tool_calls]
     assert calls == [called]
     assert expected in last.text
 

@@ -11,6 +11,13 @@ from laneway.messages import ToolDeclaration
 Schema = dict[str, Any]
 FILE_ARGUMENTS = frozenset({"path", "file", "file_path", "filename", "file_name", "directory", "dir", "folder"})
 """Names of arguments that say where something is in the file system."""
+SEARCH_ARGUMENTS = frozenset({"pattern", "query", "search", "regex", "keyword"})
+"""Names of arguments that say what is searched for (a glob is none of those)."""
+_COMMON = frozenset({
+    "a", "all", "an", "and", "any", "are", "called", "can", "class", "code", "contain", "contains", "defined", "do", "does", "file", "files", "find",
+    "folder", "for", "function", "grep", "have", "in", "is", "it", "look", "mention", "mentions", "me", "named", "of", "on", "please", "search",
+    "show", "tell", "text", "that", "the", "there", "this", "to", "what", "where", "which", "who", "with", "word", "words",
+})  # fmt: skip
 
 _WORD = re.compile(r"[\w./~+\\-]+")
 _FILE = re.compile(r"\w\.[A-Za-z]\w{0,7}\Z")
@@ -70,11 +77,19 @@ def mentioned_files(text: str) -> list[str]:
     )
 
 
-def short_arguments(tool: ToolDeclaration, files: Sequence[str]) -> Schema | None:
-    """Return a schema of what is needed of a tool's arguments, file names limited to those mentioned.
+def search_terms(text: str) -> list[str]:
+    """Return what a text may ask to search for: its words, and pairs and triples of neighbours, that neither begin nor end with a common word."""
+    words = [word.strip(".:-/\\+") for word in _WORD.findall(text)]
+    spans = (words[start : start + length] for length in (1, 2, 3) for start in range(len(words) - length + 1))
+    return list(dict.fromkeys(" ".join(span) for span in spans if span[0] and span[-1] and not {span[0].lower(), span[-1].lower()} & _COMMON))
 
-    None if the tool cannot do without a file name and none was mentioned.
+
+def short_arguments(tool: ToolDeclaration, request: str) -> Schema | None:
+    """Return a schema of what is needed of a tool's arguments; files and search terms are limited to those in the request.
+
+    None if the tool cannot do without a file name and none is mentioned.
     """
+    files, terms = mentioned_files(request), search_terms(request)
     properties = cast("dict[str, Schema]", tool.parameters.get("properties") or {})
     required = [name for name in tool.parameters.get("required") or () if name in properties]
     chosen: dict[str, Schema] = {}
@@ -86,6 +101,8 @@ def short_arguments(tool: ToolDeclaration, files: Sequence[str]) -> Schema | Non
             schema = {"enum": list(files)}
         elif name in FILE_ARGUMENTS:
             schema = {"enum": [*(file for file in files if not _FILE.search(file)), "."]}
+        elif name in SEARCH_ARGUMENTS and terms and "glob" not in f"{tool.description} {properties[name].get('description')}".lower():
+            schema = {"enum": terms}
         chosen[name] = schema
     return {"type": "object", "properties": chosen, "required": list(chosen), "additionalProperties": False} | _definitions(tool.parameters)
 

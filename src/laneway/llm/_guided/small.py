@@ -29,7 +29,7 @@ _BLANKS = re.compile(r"\n\s*\n+")
 def choice_schema(request: str, tools: Sequence[ToolDeclaration], *, answer: bool) -> Schema:
     """Return what may be chosen: tools that need a file only where the request names one, and then no answer without looking."""
     files = mentioned_files(request)
-    short = ((tool, short_arguments(tool, files)) for tool in tools)
+    short = ((tool, short_arguments(tool, request)) for tool in tools)
     calls = [call_schema(tool, arguments) for tool, arguments in short if arguments is not None]
     look_first = bool(files) and any(needs_file(tool) for tool in tools)
     return response_schema(calls, answer=answer and not look_first)

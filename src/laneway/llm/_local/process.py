@@ -25,6 +25,8 @@ from laneway.errors import ModelError
 START_SECONDS = 180.0
 STOP_SECONDS = 3.0
 DEFAULT_CONTEXT = 8192
+MAX_THREADS = 8
+"""More threads than this wait for each other more than they help."""
 SLOTS = 2
 """How many requests are served at once; more wait their turn."""
 
@@ -107,7 +109,7 @@ def _start(file: Path) -> _Running:
         "context": _number("LANEWAY_LOCAL_CONTEXT", DEFAULT_CONTEXT),
         "slots": SLOTS,
     }
-    told["threads"] = _number("LANEWAY_LOCAL_THREADS", os.cpu_count() or 1)
+    told["threads"] = _number("LANEWAY_LOCAL_THREADS", min(os.cpu_count() or 1, MAX_THREADS))
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).with_name("_serve.py"))],
