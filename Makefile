@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: run test check bench crash clean
 
 run: $(VENV)/.run  ## an agent with the embedded local model answers a question about a sample folder
-	@$(BIN)/python -m laneway.cli.demo
+	$(BIN)/laneway run --model local/smollm2 --cwd examples/sample --tools read,ls "What does notes.txt say about the launch?"
 
 test: $(VENV)/.dev  ## the whole test suite
 	$(BIN)/python -m pytest
