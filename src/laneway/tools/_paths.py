@@ -26,6 +26,7 @@ from laneway.tools._truncate import printable
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+_MAX_SHOWN = 400
 _LOOKALIKES = str.maketrans(dict.fromkeys("‘’‚‛", "'") | dict.fromkeys("“”„‟", '"') | dict.fromkeys("‐‑‒–—―−", "-"))
 
 
@@ -84,7 +85,7 @@ class Workspace:
     def target(self, text: str) -> Place:
         """Return the place of a file that may not exist yet."""
         if text.rstrip().endswith("/"):
-            raise ToolError(f"{printable(text)} names a directory: pass the path of a file")
+            raise ToolError(f"{_shown(text)} names a directory: pass the path of a file")
         places = [self._place(text, candidate) for candidate in _spellings(text)]
         first = places[0]
         as_written = os.path.lexists(first.path) or (text.startswith("@") and os.path.isdir(os.path.join(self.cwd, text.split("/")[0])))
@@ -95,7 +96,7 @@ class Workspace:
         try:
             fd = self._open(place, _READ)
         except OSError as error:
-            raise ToolError(f"Cannot read {place.shown}: {describe(error)} ({printable(place.real)})") from error
+            raise ToolError(f"Cannot read {place.shown}: {describe(error)} ({_shown(place.real)})") from error
         kind = os.fstat(fd).st_mode
         if stat.S_ISREG(kind):
             return fd
@@ -109,7 +110,7 @@ class Workspace:
         except NotADirectoryError:
             raise ToolError(f"{place.shown} is not a directory: use read for a file") from None
         except OSError as error:
-            raise ToolError(f"Cannot list {place.shown}: {describe(error)} ({printable(place.real)})") from error
+            raise ToolError(f"Cannot list {place.shown}: {describe(error)} ({_shown(place.real)})") from error
 
     def parent(self, place: Place, *, create: bool = False) -> Directory:
         """Return the directory that holds the real file; with `create` it is made. The caller closes it."""
@@ -121,17 +122,17 @@ class Workspace:
                 return Directory(path=path)
             return Directory(path=path, fd=self._descend(self._parts(place.real)[:-1], create=create))
         except OSError as error:
-            raise ToolError(f"Cannot use the directory {printable(path)} of {place.shown}: {describe(error)}") from error
+            raise ToolError(f"Cannot use the directory {_shown(path)} of {place.shown}: {describe(error)}") from error
 
     def relative(self, place: Place) -> str:
         """Return the path from the working directory, or the absolute one if it is not below it; for patches."""
         inside = is_inside(place.path, self.cwd)
-        return printable(os.path.relpath(place.path, self.cwd) if inside else place.path.lstrip("/"))
+        return _shown(os.path.relpath(place.path, self.cwd) if inside else place.path.lstrip("/"))
 
     def check_cwd(self) -> None:
         """Raise `ToolError` if the working directory does not exist."""
         if not os.path.isdir(self.cwd):
-            raise ToolError(f"The working directory {printable(self.cwd)} does not exist (any more): recreate it or start in another one")
+            raise ToolError(f"The working directory {_shown(self.cwd)} does not exist (any more): recreate it or start in another one")
 
     def _place(self, text: str, candidate: str) -> Place:
         try:
@@ -139,12 +140,12 @@ class Workspace:
             real = os.path.realpath(path)
             os.fsencode(real)
         except UnicodeEncodeError:
-            raise ToolError(f"The path {printable(text)!r} has characters that no file name can have: check the spelling") from None
+            raise ToolError(f"The path {_shown(text)!r} has characters that no file name can have: check the spelling") from None
         if self.root is not None and not is_inside(real, self.root):
             raise ToolError(
-                f"{printable(text)} is not allowed: it leads to {printable(real)}, outside {printable(self.root)}; use a path inside that directory"
+                f"{_shown(text)} is not allowed: it leads to {_shown(real)}, outside {_shown(self.root)}; use a path inside that directory"
             )
-        return Place(shown=printable(text), path=path, real=real)
+        return Place(shown=_shown(text), path=path, real=real)
 
     def _open(self, place: Place, flags: int) -> int:
         if self.root is None:
@@ -177,6 +178,12 @@ class Workspace:
     def _parts(self, real: str) -> list[str]:
         assert self.root is not None
         return [part for part in os.path.relpath(real, self.root).split(os.sep) if part != "."]
+
+
+def _shown(path: str) -> str:
+    """Return a path as errors show it: printable, and a monstrous one cut, so that it does not fill the conversation."""
+    text = printable(path)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN // 2]}…{text[-_MAX_SHOWN // 4 :]} ({len(text)} characters)"
 
 
 def is_inside(path: str, root: str) -> bool:
@@ -238,12 +245,12 @@ def _from_url(text: str) -> str:
     try:
         url = urlsplit(text)
     except ValueError:
-        raise ToolError(f"{printable(text)} is not a valid file URL: pass a plain path") from None
+        raise ToolError(f"{_shown(text)} is not a valid file URL: pass a plain path") from None
     if url.netloc not in ("", "localhost"):
-        raise ToolError(f"{printable(text)} names a file on {printable(url.netloc)}: only local files can be used")
+        raise ToolError(f"{_shown(text)} names a file on {_shown(url.netloc)}: only local files can be used")
     path = unquote(url.path, errors="surrogateescape")
     if not path or "\0" in path:
-        raise ToolError(f"{printable(text)} names no file: pass a plain path")
+        raise ToolError(f"{_shown(text)} names no file: pass a plain path")
     return path
 
 
@@ -278,13 +285,13 @@ def _names(directory: str) -> Iterator[str]:
 
 def _not_found(place: Place) -> str:
     """Return the error text for a missing file: which part is missing, and what is there instead."""
-    text = f"{place.shown} does not exist (looked for {printable(place.path)})"
+    text = f"{place.shown} does not exist (looked for {_shown(place.path)})"
     parent, name = os.path.split(place.path)
     if not os.path.isdir(parent):
         while parent != os.path.dirname(parent) and not os.path.lexists(os.path.dirname(parent)):
             parent = os.path.dirname(parent)
-        return f"{text}: there is no directory {printable(parent)}; use find or ls to look for it"
+        return f"{text}: there is no directory {_shown(parent)}; use find or ls to look for it"
     near = difflib.get_close_matches(name, [other for other, _ in zip(_names(parent), range(5000), strict=False)], n=3)
     if near:
-        return f"{text}. Similar names there: {', '.join(printable(other) for other in near)}"
+        return f"{text}. Similar names there: {', '.join(_shown(other) for other in near)}"
     return f"{text}: use find or ls to look for it"
