@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from laneway.llm._credentials import Credential, CredentialStore, FileCredentialStore, KeyringCredentialStore, MemoryCredentialStore
     from laneway.llm._guided import GuidedPolicy
     from laneway.llm._http import aclose_clients
+    from laneway.llm._late import failed_stream
     from laneway.llm._local import LocalSetup, ensure_local_model, local_setup, stop_servers
     from laneway.llm._overflow import is_context_overflow, is_recoverable_length
     from laneway.llm._provider import DeferredOps, EnvKey, OAuthHandler, PreparedModel, Provider, RefreshContext, Setting
-    from laneway.llm._registry import Models, RefreshResult, default_models, failed_stream, get_default_stream_fn, model, set_default_stream_fn
+    from laneway.llm._registry import Models, RefreshResult, default_models, get_default_stream_fn, model, set_default_stream_fn
     from laneway.llm._retry import RetryCallbacks, RetryPolicy, is_retryable, retry_assistant_call, retry_delay_ms, should_retry
     from laneway.llm._thinking import (
         ContextEstimate,
@@ -69,7 +70,8 @@ _LAZY = {
     "_local": ("LocalSetup", "ensure_local_model", "local_setup", "stop_servers"),
     "_overflow": ("is_context_overflow", "is_recoverable_length"),
     "_provider": ("DeferredOps", "EnvKey", "OAuthHandler", "PreparedModel", "Provider", "RefreshContext", "Setting"),
-    "_registry": ("Models", "RefreshResult", "default_models", "failed_stream", "get_default_stream_fn", "model", "set_default_stream_fn"),
+    "_late": ("failed_stream",),
+    "_registry": ("Models", "RefreshResult", "default_models", "get_default_stream_fn", "model", "set_default_stream_fn"),
     "_retry": ("RetryCallbacks", "RetryPolicy", "is_retryable", "retry_assistant_call", "retry_delay_ms", "should_retry"),
     "_thinking": (
         "ContextEstimate", "clamp_max_tokens", "clamp_thinking_level", "estimate_context", "estimate_tokens", "supported_thinking_levels",

@@ -6,26 +6,25 @@ Everything is looked up when it is needed: a provider's shard when its models ar
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from laneway.errors import Aborted, LanewayError, ModelError
-from laneway.events import AssistantEvent
+from laneway.errors import LanewayError, ModelError
 from laneway.llm._auth import Auth, authorise, fresh_credential, needs_refresh
 from laneway.llm._credentials import CredentialStore, default_credential_store
 from laneway.llm._fetched import FetchedLists
+from laneway.llm._late import as_stream, failed_stream, late_stream
 from laneway.llm._provider import Provider, RefreshContext
 from laneway.llm._specs import split_level, split_provider, unknown_model, unknown_provider
-from laneway.llm._writer import StreamWriter
 from laneway.llm.base import AssistantStream, Model, ProviderFailure, ResponseStream, StreamFn, StreamOptions, Transcript
-from laneway.messages import AssistantMessage, DeferredHandle
+from laneway.messages import DeferredHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 ModelList: TypeAlias = "list[Model]"  # inside `Models`, `list` is a method
 ProviderList: TypeAlias = "list[Provider]"
@@ -178,8 +177,8 @@ class Models:
         try:
             provider = self.provider(model.provider)
             if provider is not None and self._must_wait(provider, model, options):
-                return _late(model, options, lambda: self._open_later(provider, model, transcript, options))
-            return _as_stream(self._open(provider, model, transcript, options, self._auth(provider, options)), model, options)
+                return late_stream(model, options, lambda: self._open_later(provider, model, transcript, options))
+            return as_stream(self._open(provider, model, transcript, options, self._auth(provider, options)), model, options)
         except Exception as error:
             return failed_stream(model, error, options)
 
@@ -247,7 +246,7 @@ class Models:
         try:
             known = self.get(handle.provider, handle.model_id)
             deferred = self._deferred(handle)
-            return _as_stream(deferred.fetch(known, handle, options), known or model, options)
+            return as_stream(deferred.fetch(known, handle, options), known or model, options)
         except Exception as error:
             return failed_stream(model, error, options)
 
@@ -409,83 +408,6 @@ def missing_key(provider: Provider) -> str:
     ways += ["store one", "pass api_key"]
     source = f" ({provider.help})" if provider.help else ""
     return f"{name} is not configured: no key was found for {provider.id}; {', '.join(ways[:-1])} or {ways[-1]}{source}"
-
-
-# ---------------------------------------------------------------------------------------------------- streams
-
-
-def failed_stream(model: Model, error: Exception, options: StreamOptions | None = None) -> AssistantStream:
-    """Return a stream whose only event is the error."""
-    signal = options.signal if options is not None else None
-    failure = _as_failure(error)
-
-    async def nothing() -> AsyncGenerator[AssistantEvent]:
-        if signal is not None:
-            signal.raise_if_aborted()
-        raise failure
-        yield  # makes this a generator
-
-    return AssistantStream(nothing(), fallback=StreamWriter(model).fallback, signal=signal)
-
-
-def _as_failure(error: Exception) -> Exception:
-    """A refusal of laneway's own is a sentence for the person, without the name of its class."""
-    if isinstance(error, LanewayError) and not isinstance(error, Aborted):
-        return ProviderFailure(str(error), kind="configuration")
-    return error
-
-
-def _as_stream(opened: ResponseStream | Awaitable[ResponseStream], model: Model, options: StreamOptions) -> AssistantStream:
-    """Return what a stream function gave as an `AssistantStream`: as it is, or (an awaitable, somebody's own stream) wrapped."""
-    if isinstance(opened, AssistantStream):
-        return opened
-
-    async def get() -> ResponseStream:
-        return await opened if isinstance(opened, Awaitable) else opened
-
-    return _late(model, options, get)
-
-
-class _Late:
-    """The events of a stream that takes some waiting to get."""
-
-    __slots__ = ("_events", "_get", "_inner", "_model")
-
-    def __init__(self, model: Model, get: Callable[[], Awaitable[ResponseStream]]) -> None:
-        self._model, self._get = model, get
-        self._inner: ResponseStream | None = None
-        self._events: AsyncIterator[AssistantEvent] | None = None
-
-    def __aiter__(self) -> _Late:
-        return self
-
-    async def __anext__(self) -> AssistantEvent:
-        if self._events is None:
-            try:
-                self._inner = await self._get()
-            except LanewayError as error:
-                failure = _as_failure(error)
-                if failure is error:
-                    raise
-                raise failure from error
-            self._events = self._inner.__aiter__()
-        return await self._events.__anext__()
-
-    async def aclose(self) -> None:
-        close = getattr(self._inner, "aclose", None)
-        if close is not None:
-            await close()
-
-    def fallback(self, error: BaseException, aborted: bool) -> AssistantMessage:
-        """What had arrived is in the inner stream's own last message."""
-        if isinstance(self._inner, AssistantStream):
-            return self._inner.settled(error, aborted)
-        return StreamWriter(self._model).fail(error, aborted)
-
-
-def _late(model: Model, options: StreamOptions, get: Callable[[], Awaitable[ResponseStream]]) -> AssistantStream:
-    late = _Late(model, get)
-    return AssistantStream(cast("AsyncIterator[AssistantEvent]", late), fallback=late.fallback, signal=options.signal)
 
 
 # ---------------------------------------------------------------------------------------------------- the default
