@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from laneway.errors import Aborted
 from laneway.events import (
@@ -197,6 +198,11 @@ class StreamWriter:
         """Set (or extend) the signature of an open block."""
         block: _Text | _Call = self.partial.blocks[index]
         block.signature = (block.signature or "") + signature if append else signature
+
+    def sign_again(self, index: int, signature: str) -> None:
+        """Replace the signature of a block that has ended, for a provider that sends it only with the end of the response."""
+        block: TextContent | ThinkingContent | ToolCall = self.partial.blocks[index]
+        self.partial.blocks[index] = replace(block, signature=signature)
 
     # -- tool calls
 
