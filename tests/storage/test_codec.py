@@ -10,7 +10,8 @@ import pytest
 
 from laneway.errors import MessageError, StorageCorruption
 from laneway.messages import AssistantMessage, CustomMessage, TextContent, ToolCall, Usage, UserMessage
-from laneway.storage._codec import MAX_DEPTH, EncodedEntry, decode_json, decode_stats, decode_usage, encode_commit, encode_json, encode_stats
+from laneway.storage._codec import EncodedEntry, decode_json, decode_stats, decode_usage, encode_commit, encode_json, encode_stats
+from laneway.storage._json import MAX_DEPTH
 from laneway.storage.base import CompactionEntry, CustomEntry, Entry, InsertEntry, InsertUsage, MessageEntry, SessionStats, SetValue, UsageRow
 
 

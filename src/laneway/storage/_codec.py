@@ -8,17 +8,16 @@ is a JSON object as UTF-8 bytes (NUL inside text is the escape `\\u0000`), so a 
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec import Raw, Struct
 
 from laneway.errors import MessageError, StorageCorruption
-from laneway.messages import AgentMessage, AssistantMessage, Usage, clean_json, clean_text, decode_message, is_message, known_roles, role_of
-from laneway.storage._checks import address, identifier, label
+from laneway.messages import AgentMessage, AssistantMessage, Usage, clean_json, decode_message, is_message, known_roles, role_of
+from laneway.storage._checks import MAX_SEQ, address, identifier, label
+from laneway.storage._json import decode_json, encode_any, encode_json, json_encoder, refuse_deep, refuse_unsafe
 from laneway.storage.base import (
     AppendList,
     BranchSummaryEntry,
@@ -38,8 +37,22 @@ from laneway.storage.base import (
     Write,
 )
 
-MAX_DEPTH = 300
-"""How deeply a payload may be nested: what every supported Python can decode, from wherever it is called."""
+__all__ = [
+    "EncodedCommit",
+    "EncodedElement",
+    "EncodedEntry",
+    "EncodedUsage",
+    "EncodedValue",
+    "EncodedWrite",
+    "decode_entry",
+    "decode_json",
+    "decode_stats",
+    "decode_usage",
+    "encode_commit",
+    "encode_json",
+    "encode_stats",
+    "read_usage_row",
+]
 
 # ---------------------------------------------------------------------------------------------------- encoded rows
 
@@ -180,17 +193,6 @@ class _UsagePayload(_Payload, frozen=True, kw_only=True):
     details: Any = None
 
 
-def _plain(value: Any) -> Any:
-    """Encode subclasses of JSON's scalars as what they are; what is not JSON becomes null and is found by the comparison."""
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    return float.__float__(value) if isinstance(value, float) else None
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
-_decode_any = msgspec.json.Decoder[Any]().decode
 _decode_message_payload = msgspec.json.Decoder(_MessagePayload).decode
 _decode_compaction_payload = msgspec.json.Decoder(_CompactionPayload).decode
 _decode_branch_summary_payload = msgspec.json.Decoder(_BranchSummaryPayload).decode
@@ -233,34 +235,6 @@ def _encode_write(write: Write, index: int) -> EncodedWrite:
             raise TypeError(f"write {index} of the commit is {type(write).__name__}, which is not a Write")
 
 
-def encode_json(value: Any, where: str) -> bytes:
-    """Encode a JSON value as compact UTF-8; lone surrogates become U+FFFD.
-
-    Raises:
-        TypeError: it is not JSON-safe (NaN, bytes, a set, a key that is not text …); the text is `where` and the path.
-    """
-    data = _encode(value, where, typed=False)
-    try:
-        same = _decode_any(data) == value
-    except (msgspec.DecodeError, RecursionError):
-        same = False
-    if not same:
-        _refuse_unsafe(value, where, typed=False)
-    _refuse_deep(data, where)
-    return data
-
-
-def _encode(value: Any, where: str, *, typed: bool) -> bytes:
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError:
-        _refuse_unsafe(value, where, typed=typed)
-        return _encoder.encode(clean_json(msgspec.to_builtins(value, enc_hook=_plain)))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        _refuse_unsafe(value, where, typed=typed)
-        raise TypeError(f"{where} is not JSON-safe: {error}") from error
-
-
 def _encode_entry(entry: Entry, *, keep_seq: bool) -> EncodedEntry:
     if not isinstance(entry, (MessageEntry, CompactionEntry, BranchSummaryEntry, CustomEntry)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"InsertEntry takes an entry, not {type(entry).__name__}")  # callers may be untyped
@@ -270,13 +244,19 @@ def _encode_entry(entry: Entry, *, keep_seq: bool) -> EncodedEntry:
     if isinstance(entry, (MessageEntry, CompactionEntry)):
         entry = _with_storable_messages(entry)
     custom_type = label(entry.custom_type, "a custom_type") if isinstance(entry, CustomEntry) else None
-    if keep_seq and (type(entry.seq) is not int or entry.seq < 1 or type(entry.timestamp) is not int):
-        raise ValueError(f"entry {entry.id!r} cannot keep the seq {entry.seq!r}: it must be a positive whole number")
+    if keep_seq and not (_is_whole(entry.seq, 1) and _is_whole(entry.timestamp, 0)):
+        raise ValueError(
+            f"entry {entry.id!r} cannot keep the seq {entry.seq!r} and timestamp {entry.timestamp!r}: they must be whole numbers above 0"
+        )
     seq, timestamp = (entry.seq, entry.timestamp) if keep_seq else (0, 0)
     where = f"entry {entry.id!r}"
     row = EncodedEntry(entry.id, entry.parent_id, entry.type, custom_type, _entry_payload(entry, where), seq, timestamp)
     _compare(entry, row, where)
     return row
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return type(value) is int and least <= value <= MAX_SEQ
 
 
 def _with_storable_messages(entry: MessageEntry | CompactionEntry) -> MessageEntry | CompactionEntry:
@@ -305,11 +285,11 @@ def _storable(message: AgentMessage, entry_id: str) -> AgentMessage:
 def _entry_payload(entry: Entry, where: str) -> bytes:
     match entry:
         case MessageEntry():
-            fields: Struct = _MessagePayload(message=Raw(_encode(entry.message, f"{where}: message", typed=True)), terminate=entry.terminate)
+            fields: Struct = _MessagePayload(message=Raw(encode_any(entry.message, f"{where}: message", typed=True)), terminate=entry.terminate)
         case CompactionEntry():
             fields = _CompactionPayload(
                 summary=entry.summary,
-                retained_tail=[Raw(_encode(message, f"{where}: retained_tail", typed=True)) for message in entry.retained_tail],
+                retained_tail=[Raw(encode_any(message, f"{where}: retained_tail", typed=True)) for message in entry.retained_tail],
                 tokens_before=entry.tokens_before,
                 details=entry.details,
                 usage=entry.usage,
@@ -322,10 +302,10 @@ def _entry_payload(entry: Entry, where: str) -> bytes:
         case CustomEntry():
             fields = _CustomPayload(data=entry.data)
     try:
-        return _encoder.encode(fields)
+        return json_encoder.encode(fields)
     except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError):
-        _refuse_unsafe(entry, where)
-        return _encoder.encode(_clean_struct(fields))
+        refuse_unsafe(entry, where)
+        return json_encoder.encode(_clean_struct(fields))
 
 
 def _clean_struct(fields: Struct) -> Struct:
@@ -344,11 +324,11 @@ def _compare(entry: Entry, row: EncodedEntry, where: str) -> None:
     try:
         same = _decode_payload(as_given) == entry
     except _DECODE_ERRORS as error:
-        _refuse_unsafe(entry, where)
+        refuse_unsafe(entry, where)
         raise TypeError(f"{where} cannot be stored, because it could not be read again: {error}") from error
     if not same:
-        _refuse_unsafe(entry, where)
-    _refuse_deep(row.payload, where)
+        refuse_unsafe(entry, where)
+    refuse_deep(row.payload, where)
 
 
 def _encode_usage(row: UsageRow) -> EncodedUsage:
@@ -360,94 +340,19 @@ def _encode_usage(row: UsageRow) -> EncodedUsage:
     where = f"usage row {row.id!r}"
     fields = _UsagePayload(usage=row.usage, adjustment=row.adjustment, details=row.details)
     try:
-        payload = _encoder.encode(fields)
+        payload = json_encoder.encode(fields)
     except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError):
-        _refuse_unsafe(row, where)
-        payload = _encoder.encode(_clean_struct(fields))
+        refuse_unsafe(row, where)
+        payload = json_encoder.encode(_clean_struct(fields))
     try:
         read = _decode_usage_payload(payload)
     except _DECODE_ERRORS as error:
-        _refuse_unsafe(row, where)
+        refuse_unsafe(row, where)
         raise TypeError(f"{where} cannot be stored, because it could not be read again: {error}") from error
     if read != fields:
-        _refuse_unsafe(row, where)
-    _refuse_deep(payload, where)
+        refuse_unsafe(row, where)
+    refuse_deep(payload, where)
     return EncodedUsage(row.id, row.entry_id, payload, read.usage)
-
-
-# ---------------------------------------------------------------------------------------------------- what is not JSON
-
-
-def _refuse_unsafe(value: Any, where: str, *, typed: bool = True) -> None:
-    """Raise the `TypeError` that names the first thing in `value` that is not JSON; return if there is none."""
-    try:
-        found = _find_unsafe(value, "$", structs=typed, depth=0)
-    except RecursionError:
-        found = "$", f"nested more than {MAX_DEPTH} deep, or contains itself"
-    if found is not None:
-        raise TypeError(f"{where} is not JSON-safe at {clean_text(found[0])}: {found[1]} (nothing was written)")
-
-
-def _refuse_deep(data: bytes, where: str) -> None:
-    """Raise the `TypeError` for JSON nested more than `MAX_DEPTH` deep."""
-    if len(data) <= MAX_DEPTH or data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
-        return
-    level = _containers([_decode_any(data)])
-    for _ in range(MAX_DEPTH):
-        if not level:
-            return
-        level = [inner for outer in level for inner in _containers(outer.values() if isinstance(outer, dict) else outer)]
-    raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep (nothing was written)")
-
-
-def _find_unsafe(value: Any, path: str, *, structs: bool, depth: int) -> tuple[str, str] | None:
-    """Return the path and description of the first unsafe thing. `structs`: typed objects may stand here."""
-    if depth > MAX_DEPTH:
-        return path, f"nested more than {MAX_DEPTH} deep, or contains itself"
-    match value:
-        case None | bool() | str() | int():
-            return None
-        case float():
-            return None if math.isfinite(value) else (path, f"{value} is not a JSON number")
-        case dict():
-            return _find_in_dict(cast("dict[Any, Any]", value), path, depth)
-        case list() | tuple():
-            items = enumerate(cast("Sequence[Any]", value))
-            found = (_find_unsafe(item, f"{path}[{i}]", structs=structs, depth=depth + 1) for i, item in items)
-            return next((f for f in found if f is not None), None)
-        case Struct() if structs:
-            return _find_in_struct(value, path, depth)
-        case _:
-            return path, f"{type(value).__name__} is not JSON"
-
-
-def _find_in_dict(value: dict[Any, Any], path: str, depth: int) -> tuple[str, str] | None:
-    for key, item in value.items():
-        if not isinstance(key, str):
-            return path, f"the key {key!r} is {type(key).__name__}, not text"
-        found = _find_unsafe(item, f"{path}.{key}", structs=False, depth=depth + 1)
-        if found is not None:
-            return found
-    return None
-
-
-def _find_in_struct(value: Struct, path: str, depth: int) -> tuple[str, str] | None:
-    open_fields = _any_fields(type(value))
-    for name in value.__struct_fields__:
-        found = _find_unsafe(getattr(value, name), f"{path}.{name}", structs=name not in open_fields, depth=depth + 1)
-        if found is not None:
-            return found
-    return None
-
-
-@lru_cache(maxsize=256)
-def _any_fields(cls: type[Struct]) -> frozenset[str]:
-    """Return the fields of a struct that hold plain JSON (declared `Any`), where no typed object may stand."""
-    return frozenset(field.name for field in msgspec.structs.fields(cls) if field.type is Any)
-
-
-def _containers(items: Iterable[Any]) -> list[dict[str, Any] | list[Any]]:
-    return [item for item in items if type(item) is dict or type(item) is list]
 
 
 # ---------------------------------------------------------------------------------------------------- decoding
@@ -523,17 +428,9 @@ def read_usage_row(*, id: str, entry_id: str | None, seq: int, timestamp: int, p
     return EncodedUsage(id, entry_id, payload, usage, seq, timestamp)
 
 
-def decode_json(data: bytes, where: str) -> Any:
-    """Decode a stored cell or list element; `StorageCorruption` names it (`where`) if it is not JSON."""
-    try:
-        return _decode_any(data)
-    except _DECODE_ERRORS as error:
-        raise StorageCorruption(f"{where} cannot be decoded: {error}") from error
-
-
 def encode_stats(stats: SessionStats) -> bytes:
     """Encode the totals."""
-    return _encoder.encode(stats)
+    return json_encoder.encode(stats)
 
 
 def decode_stats(data: bytes) -> SessionStats:
