@@ -132,12 +132,19 @@ async def test_custom_entries_enter_the_context_through_a_projector(lane_of: Ope
     await fixture.lane.prompt("go")
     assert texts(fixture.script.requests[0]) == ["user:note: x", "user:go"]
 
-    async def write(event: Any) -> None:
-        if len(fixture.script.requests) == 2:
-            return
-        await fixture.lane.append_custom_entry("note", "z")
 
-    fixture.harness.events.on("turn_end", write)
+async def test_a_projector_that_raises_is_reported_and_left_out(lane_of: Opener) -> None:
+    """Promise 4: a user's fault never stops the harness; threshold, request and compaction go on without the entry."""
+
+    async def broken(entry: CustomEntry) -> Any:
+        raise ValueError("cannot project")
+
+    fixture: Fixture = await lane_of(text("a"), text("## Goal\nsummary"), entry_projectors={"note": broken})
+    await fixture.lane.append_custom_entry("note", "x")
+    assert (await fixture.lane.prompt("go")).status == "completed"
+    assert texts(fixture.script.requests[0]) == ["user:go"]
+    assert fixture.told("handler_error")[0].name == "entry projector note"
+    assert (await fixture.lane.compact()).status == "completed"
 
 
 async def test_names_and_labels(lane_of: Opener) -> None:

@@ -158,7 +158,7 @@ class Line:
         self.drive: Drive | None = None
         self.live = Live()
         self.payloads: dict[str, Payload] = {}
-        self.context = LaneContext(runtime.session, runtime.environment.entry_projectors)
+        self.context = LaneContext(runtime.session, runtime.projectors)
         self.projection = Projection()
         self.system: SystemMessage | None = None
         self.leased = False  # whether somebody has the idle lane to himself
@@ -368,7 +368,7 @@ class Line:
     def _let_go(self) -> None:
         """Drop a long context when its run is over: an idle lane must not cost its history."""
         if self.context.size > KEPT_CONTEXT:
-            self.context.reset(self.runtime.environment.entry_projectors)
+            self.context.reset(self.runtime.projectors)
             self.projection = Projection()
 
     async def messages(self) -> list[AgentMessage]:

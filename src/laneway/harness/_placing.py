@@ -45,7 +45,7 @@ class Placement:
 
 def projects(line: Line, payload: Payload) -> bool:
     """Whether a queued payload will be seen by the model."""
-    return isinstance(payload, QueuedMessage) or payload.custom_type in line.runtime.environment.entry_projectors
+    return isinstance(payload, QueuedMessage) or payload.custom_type in line.runtime.projectors
 
 
 async def place(line: Line, lane: Lane, taken: Sequence[InboxItem], mutation: Mutation, *, after: str | None = None) -> Placement:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from laneway.errors import HarnessFault, LeaseLost
 from laneway.harness._bus import Bus
 from laneway.harness._environment import Environment
@@ -10,7 +12,9 @@ from laneway.harness._hooks import HookEvent, Hooks
 from laneway.harness._line import Line
 from laneway.harness.results import Closed
 from laneway.llm._writer import describe
-from laneway.session import Session
+from laneway.session import EntryProjector, Session
+from laneway.session._context import Projection
+from laneway.storage.base import CustomEntry
 
 
 class Runtime:
@@ -21,6 +25,7 @@ class Runtime:
         self.environment = environment
         self.bus = Bus()
         self.hooks = Hooks(self._hook_failed)
+        self.projectors = {name: self._guarded(name, projector) for name, projector in environment.entry_projectors.items()}
         self.lines: dict[str, Line] = {}
         self.closed = False
         self.fault: HarnessFault | None = None
@@ -58,6 +63,19 @@ class Runtime:
             if line.drive is not None:
                 line.drive.gate.close()
             line.wake()
+
+    def _guarded(self, name: str, projector: EntryProjector) -> EntryProjector:
+        """Return a projector that never raises: what it cannot project is reported and left out of the context."""
+
+        async def project(entry: CustomEntry) -> Projection:
+            try:
+                projected = projector(entry)
+                return await projected if inspect.isawaitable(projected) else projected
+            except Exception as error:
+                self.bus.report("hook", f"entry projector {name}", describe(error))
+                return None
+
+        return project
 
     def _hook_failed(self, name: str, error: str, event: HookEvent) -> None:
         self.bus.report("hook", name, error, lane=event.lane, operation_id=event.operation_id)

@@ -104,7 +104,7 @@ async def items_of(line: Line, path: Sequence[Entry]) -> list[Item]:
 
 
 async def _projected(line: Line, entry: CustomEntry) -> Sequence[AgentMessage]:
-    projector = line.runtime.environment.entry_projectors.get(entry.custom_type)
+    projector = line.runtime.projectors.get(entry.custom_type)
     if projector is None:
         return ()
     projected = projector(entry)
