@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
+from laneway._effects.call_tools import ABORTED, failure, result_message
 from laneway._event_stream import EventStream
 from laneway.abort import AbortController, AbortSignal
 from laneway.errors import AgentBusy, LoopInputError, WouldDeadlock
 from laneway.events import AgentEnd, AgentEvent, MessageEnd, MessageStart, MessageUpdate, ToolExecutionEnd, ToolExecutionStart
 from laneway.llm.base import Model, StreamFn, StreamOptions, ThinkingLevel
 from laneway.loop import AgentContext, LoopConfig, LoopLimits, run_in_loop, settle_on_cancel
-from laneway.messages import AgentMessage, AssistantMessage, ImageContent, SystemMessage, TextContent, UserMessage, is_message
+from laneway.messages import AgentMessage, AssistantMessage, ImageContent, SystemMessage, TextContent, ToolResultMessage, UserMessage, is_message
 from laneway.tools.base import AgentTool, ExecutionMode
 from laneway.transcript import current_system_message, current_system_prompt, initial_system_message
 
@@ -370,6 +371,9 @@ class Agent:
             context = AgentContext(messages=state.messages, tools=state.tools)
             config = self._config(run, skip_first_poll)
             new = await run_in_loop(prompts, context, config, run.emit, signal=run.controller.signal, stream_fn=self.stream_fn)
+        except BaseException:  # torn apart: a listener outlasted the grace of a cancellation, say
+            self._answer_open_calls()
+            raise
         finally:
             state._streaming_message, state._pending, state._run = None, frozenset(), None  # pyright: ignore[reportPrivateUsage]
             self._run = None
@@ -377,6 +381,17 @@ class Agent:
         if run.failures:
             raise run.failures[0] if len(run.failures) == 1 else ExceptionGroup("several listeners raised", run.failures)
         return new
+
+    def _answer_open_calls(self) -> None:
+        """Give the calls that a torn run left open a result each: whatever happened, the transcript can go on."""
+        messages = self.state.messages
+        last = next((index for index in range(len(messages) - 1, -1, -1) if isinstance(messages[index], AssistantMessage)), None)
+        response = messages[last] if last is not None else None
+        if last is None or not isinstance(response, AssistantMessage) or response.stop_reason in ("error", "aborted"):
+            return
+        answered = {message.tool_call_id for message in messages[last + 1 :] if isinstance(message, ToolResultMessage)}
+        outcome = failure(ABORTED, cut="aborted")
+        messages += [result_message(call, outcome) for call in response.tool_calls if call.id not in answered]
 
     def _config(self, run: _ActiveRun, skip_first_poll: bool) -> LoopConfig:
         def steering() -> list[AgentMessage]:
