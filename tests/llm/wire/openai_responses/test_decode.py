@@ -103,9 +103,8 @@ def test_reasoning_is_shown_in_paragraphs_and_kept_as_it_came() -> None:
     summary = b'[{"type":"summary_text","text":"one"},{"type":"summary_text","text":"two \\u00fc"}]'
     item = b'{"id": "rs_1",  "type":"reasoning","summary":%s,"encrypted_content":"E=="}' % summary
     end = b'{"type":"response.output_item.done","output_index":0,"item":%s}' % item
-    events = [created(), added(reasoning(encrypted=None)), thought("o"), thought("ne"), thought("two ü", part=1), end, *said("x")[1:2]]
-    events += [text("x", 1), done(message("x"), 1), completed()]
-    events[6] = added(message(), 1)
+    events = [created(), added(reasoning(encrypted=None)), thought("o"), thought("ne"), thought("two ü", part=1), end]
+    events += [added(message(), 1), text("x", 1), done(message("x"), 1), completed()]
     found = final(*events)
     assert found.content[0] == ThinkingContent(thinking="one\n\ntwo ü", signature=item.decode())
     assert "".join(event.delta for event in run(*events) if isinstance(event, ThinkingDelta)) == "one\n\ntwo ü"
