@@ -8,10 +8,20 @@ from typing import Any
 from crash.enumeration import Script, drive_to_end
 from crash.invariants import path
 from crash.world import Reply, World, results_in, said_by_user
-from laneway.harness import AgentHarness, AgentLane, CompactionSettings, Suspend
+from laneway.harness import (
+    AgentHarness,
+    AgentLane,
+    CompactionSettings,
+    FollowUp,
+    Inject,
+    PatchResult,
+    ReplaceArgs,
+    RequestPatch,
+    Suspend,
+)
 from laneway.messages import AssistantMessage, Message, UserMessage
 from laneway.storage.base import CompactionEntry, MessageEntry
-from laneway.tools.base import text_result
+from laneway.tools.base import current_host, text_result
 
 
 def _texts(messages: list[Message]) -> str:
@@ -165,6 +175,8 @@ def _abort_world() -> World:
 
 async def _sleepy(world: World, call_id: str, args: Any, signal: Any, update: Any) -> Any:
     world.running.set()
+    if world.hurry:
+        return text_result("quick")
     await signal.wait()
     return text_result("stopped early")
 
@@ -309,4 +321,163 @@ STRUCTURAL = Script(
     "compaction and navigation as operations", _structural_world, _structural_play, _structural_finish, _structural_check, lambda world: {}
 )
 
-SCRIPTS = (TOOLS, QUEUES, RETRIES, ABORT, APPROVAL, COMPACTION, STRUCTURAL)
+# ---------------------------------------------------------------------------------------------------- every hook has a say
+
+
+def _hooked(harness: AgentHarness) -> None:
+    hooks = harness.hooks
+    hooks.on("before_run", lambda event: Inject(messages=[UserMessage(content="injected")]))
+    hooks.on("before_request", lambda event: RequestPatch(temperature=0.5))
+    hooks.on("before_tool", lambda event: ReplaceArgs({**event.args, "n": event.args["n"] + 10}))
+    hooks.on("after_tool", lambda event: PatchResult(details={"seen": True}))
+    hooks.on("after_response", lambda event: None)
+    hooks.on("before_run_end", lambda event: None if any(_is(m, "one more") for m in event.messages) else FollowUp("one more"))
+
+
+def _is(message: Any, content: str) -> bool:
+    return isinstance(message, UserMessage) and message.content == content
+
+
+async def _hooked_play(world: World, harness: AgentHarness, lane: AgentLane) -> None:
+    _hooked(harness)
+    await lane.prompt("go")
+
+
+async def _hooked_finish(world: World, harness: AgentHarness, lane: AgentLane) -> None:
+    _hooked(harness)
+    await _prompt_once(world, lane, "go")
+
+
+async def _hooked_check(world: World) -> None:
+    assert await _user_messages(world) == ["go", "injected", "one more"]
+
+
+HOOKED = Script("a run in which every hook has a say", _tools_world, _hooked_play, _hooked_finish, _hooked_check, _tools_options)
+
+
+# ---------------------------------------------------------------------------------------------------- checkpoints and memos
+
+
+async def _careful(world: World, call_id: str, args: Any, signal: Any, update: Any) -> Any:
+    """A tool that may run again, because it remembers what it did."""
+    host: Any = current_host()
+    for step in ("one", "two"):
+        if await host.get_memo(step) is None:
+            await host.set_memo(step, "done")
+        await host.update(text_result(step), True)
+    return text_result("both")
+
+
+def _careful_world() -> World:
+    def brain(messages: list[Message]) -> Reply:
+        return Reply(text="done") if results_in(messages) else Reply(calls=[("careful", {"n": 1}), ("careful", {"n": 2})])
+
+    return World(brain)
+
+
+async def _careful_check(world: World) -> None:
+    results = [e.message.content[0].text for e in await path(world.storage) if getattr(getattr(e, "message", None), "role", "") == "tool_result"]
+    assert results == ["both", "both"]
+
+
+CAREFUL = Script(
+    "tools with checkpoints and memos", _careful_world, _tools_play, _tools_finish, _careful_check,
+    lambda world: {"tools": [world.tool("careful", replay="safe", act=_careful)]},
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- overflow
+
+
+def _overflow_world() -> World:
+    def brain(messages: list[Message]) -> Reply:
+        text = _texts(messages)
+        if "<conversation>" in text:
+            return Reply(text="## Goal\nthe summary")
+        if "<summary>" in text:
+            return Reply(text="done")
+        if len(said_by_user(messages)) == 1:
+            return Reply(text="y" * 4000)
+        return Reply(error="prompt is too long: 9 tokens > 1 maximum", kind="overflow")
+
+    return World(brain)
+
+
+async def _overflow_play(world: World, harness: AgentHarness, lane: AgentLane) -> None:
+    await _prompt_once(world, lane, "one")
+    await _prompt_once(world, lane, "go")
+
+
+async def _overflow_check(world: World) -> None:
+    entries = await path(world.storage)
+    assert sum(isinstance(entry, CompactionEntry) for entry in entries) == 1
+    assert (await _answers(world))[-1] == "done"
+
+
+OVERFLOW = Script(
+    "an overflow answered by a compaction", _overflow_world, _overflow_play, _overflow_play, _overflow_check,
+    lambda world: {"compaction": CompactionSettings(keep_recent_tokens=100)},
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- an interrupting message
+
+
+async def _interrupt_play(world: World, harness: AgentHarness, lane: AgentLane) -> None:
+    accepted = (await lane.accept(_prompt("go"))).unwrap()
+    driving = asyncio.ensure_future(lane.drive(accepted.operation_id))
+    running = asyncio.ensure_future(world.running.wait())
+    try:
+        await asyncio.wait((running, driving), return_when=asyncio.FIRST_COMPLETED)
+        await lane.steer("stop that", interrupt=True)
+        await driving
+    finally:
+        for task in (driving, running):
+            task.cancel()
+        await asyncio.gather(driving, running, return_exceptions=True)
+
+
+async def _interrupt_finish(world: World, harness: AgentHarness, lane: AgentLane) -> None:
+    world.hurry = True
+    await drive_to_end(lane)
+
+
+async def _interrupt_check(world: World) -> None:
+    assert all(times == 1 for times in world.executed.values())
+    assert (await _user_messages(world)).count("stop that") <= 1
+
+
+INTERRUPT = Script(
+    "a message that stops the batch", _abort_world, _interrupt_play, _interrupt_finish, _interrupt_check, _abort_options
+)
+
+
+# ---------------------------------------------------------------------------------------------------- deferred responses
+
+
+def _deferred_world() -> World:
+    def brain(messages: list[Message]) -> Reply:
+        if not messages:  # a poll
+            return Reply(text="finally") if len(world.polls) % 2 == 0 else Reply(handle="d1")
+        return Reply(handle="d1")
+
+    world = World(brain)
+    return world
+
+
+async def _deferred_finish(world: World, harness: AgentHarness, lane: AgentLane) -> None:
+    while (await lane.inspect()).current is not None:
+        await lane.resume()
+    if "go" not in await _user_messages(world):
+        await lane.prompt("go")
+        await _deferred_finish(world, harness, lane)
+
+
+async def _deferred_check(world: World) -> None:
+    assert await _answers(world) == ["finally"]
+    assert await _user_messages(world) == ["go"]
+
+
+DEFERRED = Script("a deferred response", _deferred_world, _deferred_finish, _deferred_finish, _deferred_check, lambda world: {})
+
+SCRIPTS = (TOOLS, QUEUES, RETRIES, ABORT, APPROVAL, COMPACTION, STRUCTURAL, HOOKED, CAREFUL, OVERFLOW, INTERRUPT, DEFERRED)

@@ -13,7 +13,7 @@ from typing import Any
 from laneway.harness import AgentHarness, AgentLane, RetryPolicy
 from laneway.llm._writer import StreamWriter
 from laneway.llm.base import AssistantStream, Model, ProviderFailure, StreamOptions, Transcript
-from laneway.messages import AssistantMessage, Message, ToolResultMessage, Usage, UserMessage
+from laneway.messages import AssistantMessage, DeferredHandle, Message, ToolResultMessage, Usage, UserMessage
 from laneway.session import Session
 from laneway.storage.base import CommitResult, Storage, Write
 from laneway.storage.memory import MemoryStorage
@@ -33,6 +33,7 @@ class Reply:
     kind: Any = "overloaded"
     stop: Any = None
     tokens: int = 15
+    handle: str | None = None
 
 
 Brain = Callable[[list[Message]], Reply]
@@ -57,7 +58,9 @@ class World:
     requests: list[list[Message]] = field(default_factory=list)
     executed: Counter[str] = field(default_factory=Counter)
     running: asyncio.Event = field(default_factory=asyncio.Event)
+    hurry: bool = False
     log: Path | None = None
+    polls: list[str] = field(default_factory=list)
 
     def note(self, key: str) -> None:
         """Remember that a tool ran; a tool's work in the world is not undone by a crash either."""
@@ -86,11 +89,24 @@ class World:
             if reply.error is not None:
                 raise ProviderFailure(reply.error, kind=reply.kind)
             writer.set(usage=Usage(input=max(reply.tokens - 5, 0), output=min(5, reply.tokens), total_tokens=reply.tokens))
-            writer.done(reply.stop or ("tool_use" if reply.calls else "stop"))
+            if reply.handle is not None:
+                writer.done("deferred", deferred=DeferredHandle(id=reply.handle, provider=model.provider, model_id=model.id, api=model.api))
+            else:
+                writer.done(reply.stop or ("tool_use" if reply.calls else "stop"))
             for event in writer.take():
                 yield event
 
         return AssistantStream(events(), fallback=writer.fallback, signal=options.signal)
+
+    def fetch_deferred(self, handle: DeferredHandle, options: StreamOptions | None = None) -> AssistantStream:
+        """Polls, for those who have no registry."""
+        self.polls.append(handle.id)
+        return self.stream(MODEL, Transcript(messages=[]), options or StreamOptions())
+
+    async def cancel_deferred(self, handle: DeferredHandle, options: StreamOptions | None = None) -> None:
+        """Nothing to stop."""
+
+    __call__ = stream
 
     def tool(self, name: str, *, replay: Any = "never", act: Any = None, mode: Any = None) -> AgentTool:
         """A tool that counts its executions by idempotency key."""
@@ -111,7 +127,7 @@ class World:
         """Start a process over the store (or over a wrapper of it)."""
         session = Session.over(storage or self.storage)
         options.setdefault("retry", RetryPolicy(max_retries=3, base_delay=0.0, max_delay=0.0))
-        harness, found = await AgentHarness.create(session=session, model=MODEL, stream_fn=self.stream, **options)
+        harness, found = await AgentHarness.create(session=session, model=MODEL, stream_fn=self, **options)
         return harness, await harness.lane("main"), found
 
 
