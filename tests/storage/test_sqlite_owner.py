@@ -243,7 +243,7 @@ async def test_the_heartbeat_notices_a_loss(path: Path) -> None:
     storage = await SqliteStorage.open(path, lease_life=0.6, heartbeat=0.05)
     set_lease(path, fence=99)
     async with asyncio.timeout(20):
-        while storage.lost is None:  # noqa: ASYNC110 - what is waited for happens on a thread
+        while storage.lost is None:
             await asyncio.sleep(0.02)
     await storage.close()
 
