@@ -170,9 +170,9 @@ class Decoder:
 
     def _note_transformations(self, value: Any) -> None:
         """Record what the provider changed in the request's own messages."""
-        for entry in cast("list[Any]", value) if isinstance(value, list) else ():
+        for entry in cast("list[Any]", value)[:20] if isinstance(value, list) else ():
             fields = as_dict(entry) or {}
-            self.writer.note(f"the provider reports {fields.get('type')} at {fields.get('path')} ({fields.get('reason')})")
+            self.writer.note(f"the provider reports {fields.get('type')} at {fields.get('path')} ({fields.get('reason')})"[:200])
 
     # -- blocks
 
