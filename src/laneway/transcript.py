@@ -277,7 +277,8 @@ def normalise(messages: Sequence[AgentMessage]) -> list[Message]:
     - Each call has exactly one result, directly after its message, in the order of the calls: the first result wins, a missing one
       becomes an error result, results that answer nothing are left out. What stood between comes after the results.
     - A call id that an earlier response used already is replaced, in the call and in its result.
-    - There is no blank text block and no empty message; an empty tool result says so in words.
+    - There is no blank text block and no empty message; an empty tool result says so in words. (A blank text that is signed stays: the
+      signature is what its model gets back. For any other model it goes with the signature.)
     - Custom roles are converted by `convert_to_llm`.
     """
     return Projection().project(messages)
@@ -370,8 +371,8 @@ def _sendable(message: AssistantMessage) -> AssistantMessage | None:
         return None
     content = message.content
     for block in content:
-        if type(block) is TextContent and not block.text.strip():
-            content = [block for block in content if not isinstance(block, TextContent) or block.text.strip()]
+        if type(block) is TextContent and not block.text.strip() and block.signature is None:
+            content = [block for block in content if not isinstance(block, TextContent) or block.text.strip() or block.signature is not None]
             message = msgspec.structs.replace(message, content=content)
             break
     return message if content else None

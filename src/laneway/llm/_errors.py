@@ -52,6 +52,7 @@ CODE_KINDS: dict[str, ErrorKind] = {
     "authentication_error": "auth",
     "invalid_authentication_error": "auth",
     "invalid_api_key": "auth",
+    "api_key_invalid": "auth",
     "permission_error": "auth",
     "permission_denied": "auth",
     "unauthenticated": "auth",
@@ -187,7 +188,9 @@ def read_error_value(value: Any) -> ErrorBody:
     raw = _text(_dict(detail.get("metadata")).get("raw"))
     if raw and raw not in message:
         message = f"{message}\n{raw}" if message else raw
-    codes = (_code(source.get(key)) for source in (detail, outer) for key in ("code", "status", "reason", "__type", "type"))
+    details = detail.get("details")
+    reasons = [{"reason": _dict(item).get("reason")} for item in cast("list[Any]", details)] if isinstance(details, list) else []
+    codes = (_code(source.get(key)) for source in (*reasons, detail, outer) for key in ("code", "status", "reason", "__type", "type"))
     found = tuple(dict.fromkeys(code for code in codes if code and code != "error"))
     return ErrorBody(_shorten(message or _compact(value)), found, _body_delay(detail, message))
 

@@ -181,7 +181,10 @@ class _Handoff:
             if isinstance(block, ToolCall):
                 content.append(self._call(block, own))
             elif isinstance(block, TextContent):
-                content.append(block if own or block.signature is None else replace(block, signature=None))
+                if own or block.signature is None:
+                    content.append(block)
+                elif block.text.strip():
+                    content.append(replace(block, signature=None))
             elif own and (block.signature or block.redacted or block.thinking.strip()):
                 content.append(block)
         if len(content) == len(message.content) and all(a is b for a, b in zip(content, message.content, strict=True)):
