@@ -375,7 +375,7 @@ class Agent:
             self._answer_open_calls()
             raise
         finally:
-            state._streaming_message, state._pending, state._run = None, frozenset(), None  # pyright: ignore[reportPrivateUsage]
+            state._streaming_message, state._pending, state._run = None, frozenset(), None  # pyright: ignore[reportPrivateUsage] - as above
             self._run = None
             run.idle.set()
         if run.failures:

@@ -34,12 +34,16 @@ class StreamStart(_Event, kw_only=True, frozen=True, tag="start"):
 
 
 class TextStart(_Event, kw_only=True, frozen=True, tag="text_start"):
+    """A block of text begins."""
+
     type: ClassVar[Literal["text_start"]] = "text_start"
     content_index: int
     partial: AssistantMessage
 
 
 class TextDelta(_Event, kw_only=True, frozen=True, tag="text_delta"):
+    """`delta` is the next piece of the block's text."""
+
     type: ClassVar[Literal["text_delta"]] = "text_delta"
     content_index: int
     delta: str
@@ -56,12 +60,16 @@ class TextEnd(_Event, kw_only=True, frozen=True, tag="text_end"):
 
 
 class ThinkingStart(_Event, kw_only=True, frozen=True, tag="thinking_start"):
+    """A block of thinking begins."""
+
     type: ClassVar[Literal["thinking_start"]] = "thinking_start"
     content_index: int
     partial: AssistantMessage
 
 
 class ThinkingDelta(_Event, kw_only=True, frozen=True, tag="thinking_delta"):
+    """`delta` is the next piece of the block's thinking."""
+
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
     content_index: int
     delta: str
@@ -69,6 +77,8 @@ class ThinkingDelta(_Event, kw_only=True, frozen=True, tag="thinking_delta"):
 
 
 class ThinkingEnd(_Event, kw_only=True, frozen=True, tag="thinking_end"):
+    """`content` is the authoritative full thinking of the block."""
+
     type: ClassVar[Literal["thinking_end"]] = "thinking_end"
     content_index: int
     content: str
@@ -207,5 +217,6 @@ class ToolExecutionEnd(_Event, kw_only=True, frozen=True, tag="tool_execution_en
 
 
 AgentEvent: TypeAlias = (
-    AgentStart | AgentEnd | TurnStart | TurnEnd | MessageStart | MessageUpdate | MessageEnd | ToolExecutionStart | ToolExecutionUpdate | ToolExecutionEnd
-)
+    AgentStart | AgentEnd | TurnStart | TurnEnd | MessageStart | MessageUpdate | MessageEnd
+    | ToolExecutionStart | ToolExecutionUpdate | ToolExecutionEnd
+)  # fmt: skip
