@@ -217,6 +217,22 @@ def test_system_messages_wait_for_a_response_that_says_something() -> None:
     assert found[-1]["content"] == [words("one"), words("two")]
 
 
+def test_a_system_message_stands_only_where_the_protocol_takes_it() -> None:
+    """After a user's message, and before a response or at the end: else the provider refuses every later request of the conversation."""
+    one, two = said(TextContent(text="a")), said(TextContent(text="b"))
+    for messages in (
+        (USER, one, SystemMessage(content="x")),
+        (USER, one, SystemMessage(content="x"), two, USER),
+        (USER, SystemMessage(content="x"), USER, one, SystemMessage(content="y"), SystemMessage(content="z"), USER),
+        (one, SystemMessage(content="x"), SystemMessage(content="y"), USER, two),
+        (SystemMessage(content="S"), one, SystemMessage(content="x"), two),
+    ):
+        roles = [item["role"] for item in sent(*messages, of=MID)]
+        for before, role, after in zip(["none", *roles], roles, [*roles[1:], "assistant"], strict=False):
+            assert role != "system" or (before, after) == ("user", "assistant"), roles
+        assert "system" in roles
+
+
 def test_tool_changes_are_said_in_place_where_the_model_can_take_them() -> None:
     """05 sc. 75 in the later form: the list at the top never grows; text, removals, additions by value, the marker on the last block."""
     change = SystemMessage(content="changed", tools_removed=["read"], tools_added=[OTHER])
@@ -355,6 +371,8 @@ def test_an_effort_that_changes_is_said_in_the_conversation() -> None:
     assert found["messages"][-2]["content"][-1]["cache_control"] == MARK
     higher = body(*messages, of=of, reasoning="high")
     assert {**higher, "messages": None} == {**body(*messages, of=of, reasoning="low"), "messages": None}
+    again = (USER, *[said(TextContent(text="a"), of=of, thinking_level="high")] * 2)
+    assert [item["role"] for item in sent(*again, of=of, reasoning="low")] == ["user", "system", "assistant", "assistant"]
     both = of.compat | {"supports_mid_convo_system_messages": True}
     last = sent(USER, SystemMessage(content="now"), of=model(reasoning=True, compat=both), reasoning="medium")[-1]
     assert last == {"role": "system", "content": [words("now")], "output_config": {"effort": "medium"}}

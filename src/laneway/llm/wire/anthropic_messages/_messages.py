@@ -25,6 +25,8 @@ from laneway.transcript import tool_changes
 
 _IMAGE_ONLY = "(see the attached image)"
 _IMAGES_BELOW = "(the images are below)"
+_GO_ON = "Go on."
+"""What the user says where the protocol wants a user's message and there is none."""
 
 
 class MessageStyle(Struct, kw_only=True, frozen=True):
@@ -46,8 +48,8 @@ class MessageStyle(Struct, kw_only=True, frozen=True):
 
 
 class MessageConverter:
-    """Writes the items. Results wait for the last one of their response, because they go into one message; system messages wait for the
-    next response, because they must follow what the user says.
+    """Writes the items. Results wait for the last one of their response, because they go into one message. System messages wait for the
+    next response: the protocol takes one only after a user's message, and with a response (or nothing) after it.
     """
 
     __slots__ = ("_declared", "_images", "_results", "_style", "_systems", "_texts", "_tools", "items")
@@ -114,10 +116,13 @@ class MessageConverter:
             blocks += ({"type": "tool_removal", "tool": {"type": "tool_reference", "name": legal_tool_name(name)}} for name in gone)
             blocks += ({"type": "tool_addition", "tool": {"type": "tool_definition", "definition": self._declare(tool)}} for tool in change.added)
             self._declared = self._tools.copy()
+        after_user = bool(self.items) and self.items[-1]["role"] == "user"
         item: dict[str, Any] = {"role": "system"}
         if blocks:
             item["content"] = blocks
-        if effort is not None:
+            if not after_user:
+                self.items.append({"role": "user", "content": [_text(_GO_ON)]})
+        if effort is not None and (blocks or after_user):
             item["output_config"] = {"effort": effort}
         if len(item) > 1:
             self.items.append(item)

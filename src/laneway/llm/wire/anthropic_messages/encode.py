@@ -247,10 +247,11 @@ def _marked(items: WireItems[dict[str, Any]], marker: dict[str, Any]) -> list[di
 
 
 def _with_effort(items: list[dict[str, Any]], effort: str) -> list[dict[str, Any]]:
-    """Say the effort in force at the end."""
+    """Say the effort in force at the end, where the protocol takes it: after a user's message."""
     config = {"output_config": {"effort": effort}}
     if items and items[-1]["role"] == "system":
         last = {**items[-1], **config}
         return items.with_item(-1, last) if isinstance(items, WireItems) else [*items[:-1], last]
-    items.append({"role": "system", **config})
+    if items and items[-1]["role"] == "user":
+        items.append({"role": "system", **config})
     return items
