@@ -10,7 +10,10 @@ from typing import NoReturn
 from laneway.cli._exit import USAGE
 
 DESCRIPTION = "An agent that works in a folder: it reads, edits and runs things with the model you choose."
-EXIT_CODES = "Exit codes: 0 done, 1 the run failed, 2 usage or configuration, 3 aborted, 130 interrupted before anything began."
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 the run failed, 2 usage or configuration, 3 aborted, 4 the session is open elsewhere, "
+    "75 the run is open and can be resumed, 130 interrupted before anything began."
+)
 THINKING = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -56,6 +59,7 @@ def build() -> tuple[Parser, dict[str, Parser]]:
         return commands[name]
 
     _run(add)
+    _resume(add)
     _models(add)
     doctor = add("doctor", "say what is installed, which keys are set, which model would be used, and how to fix each gap")
     doctor.add_argument("--json", action="store_true", help="one JSON object")
@@ -94,6 +98,23 @@ def _run(add: _Add) -> None:
     run.add_argument("--max-cost", type=_money, metavar="USD", help="stop once the run has cost this much")
     run.add_argument("--json", action="store_true", help="print every event as one JSON object per line on stdout")
     run.add_argument("-q", "--quiet", action="store_true", help="say nothing but the answer")
+    run.add_argument("--session", metavar="ID", help="go on in this session instead of a new one")
+    run.add_argument("--no-session", action="store_true", help="keep nothing: the run lives and dies with this process")
+    run.add_argument("--session-dir", metavar="DIR", help="where sessions are (default: the platform's data folder)")
+
+
+def _resume(add: _Add) -> None:
+    resume = add(
+        "resume",
+        "go on with a run that was left open",
+        "Go on with a run that a crash, a closed terminal or a missing decision left open. First it is shown what is done, and what is uncertain.",
+    )
+    resume.add_argument("id", nargs="?", help="the session, or how its id begins or ends (default: the newest one with an open run)")
+    resume.add_argument("-y", "--yes", action="store_true", help="do not ask, go on")
+    resume.add_argument("-m", "--model", help="go on with another model")
+    resume.add_argument("--json", action="store_true", help="print every event as one JSON object per line on stdout")
+    resume.add_argument("-q", "--quiet", action="store_true", help="say nothing but the answer")
+    resume.add_argument("--session-dir", metavar="DIR", help="where sessions are (default: the platform's data folder)")
 
 
 def _models(add: _Add) -> None:

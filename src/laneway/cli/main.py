@@ -62,6 +62,10 @@ def _dispatch(arguments: Any) -> int:
             from laneway.cli.commands.run import run
 
             return run(arguments)
+        case "resume":
+            from laneway.cli.commands.resume import resume
+
+            return resume(arguments)
         case "models":
             from laneway.cli.commands.models import models
 

@@ -5,23 +5,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from signal import Signals as Signal
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from laneway.abort import AbortSignal
 from laneway.agent import Agent
-from laneway.cli._exit import ABORTED, DONE, FAILED, USAGE, CliError
+from laneway.cli._exit import ABORTED, DONE, FAILED, SUSPENDED, USAGE, CliError
 from laneway.cli._signals import Signals
 from laneway.cli.commands._model import Choice, choose_model
 from laneway.cli.commands._prompt import Prompt, build_prompts
 from laneway.cli.commands._tools import choose_tools, system_prompt
+from laneway.cli.commands.sessions import resolve
+from laneway.cli.config import sessions_dir
 from laneway.events import AgentEnd, AgentEvent
 from laneway.llm.base import StreamOptions
 from laneway.loop import LoopLimits
-from laneway.messages import AssistantMessage
+from laneway.messages import AssistantMessage, ImageContent
+from laneway.session import SqliteRepo
+from laneway.tools.base import AgentTool
+
+if TYPE_CHECKING:
+    from laneway.cli.commands._durable import DurableAgent
 
 RETRIES = 2
 """How often a request is sent again that failed before anything of the answer had come; a Retry-After is kept."""
@@ -36,6 +43,16 @@ class Renderer(Protocol):
     def note(self, text: str) -> None: ...
 
 
+class Conversation(Protocol):
+    """What a run needs of `Agent` or of a durable one."""
+
+    @property
+    def state(self) -> Any: ...
+    def subscribe(self, listener: Callable[[AgentEvent, AbortSignal], None], /) -> object: ...
+    def prompt(self, prompt: str, /, *, images: Sequence[ImageContent] | None = None) -> Awaitable[object]: ...
+    def abort(self, reason: object = None, /) -> None: ...
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Do the task; return the exit code.
 
@@ -45,22 +62,61 @@ def run(arguments: argparse.Namespace) -> int:
     cwd = _folder(arguments.cwd)
     tools = choose_tools(arguments.tools, cwd=cwd, read_only=arguments.read_only, allow_outside=arguments.allow_outside)
     choice = choose_model(arguments.model)
-    renderer = _renderer(arguments, choice, cwd)
+    header: dict[str, Any] = {"model": choice.model.spec, "cwd": str(cwd)}
+    renderer = make_renderer(arguments, header)
     prompts = build_prompts(arguments.task, stdin=sys.stdin, note=renderer.note)
-    agent = Agent(
-        model=choice.model,
-        tools=tools,
-        system_prompt=system_prompt(tools, cwd, replace=arguments.system, append=arguments.append_system),
-        thinking_level=arguments.thinking,
-        limits=LoopLimits(max_turns=arguments.max_turns, max_cost=arguments.max_cost),
-        stream_options=StreamOptions(max_retries=RETRIES, max_tokens=arguments.max_tokens),
-    )
     if choice.note and not arguments.quiet:
         renderer.note(choice.note)
     if any(prompt.images for prompt in prompts) and "image" not in choice.model.input:
         renderer.note(f"{choice.model.spec} is not known to see images: it is only told that there is one")
-    with redirect_stdout(sys.stderr):  # stdout is for the answer: what a library prints does not belong there
-        return _run_to_the_end(_Run(agent, renderer).all(prompts))
+    system = system_prompt(tools, cwd, replace=arguments.system, append=arguments.append_system)
+    if arguments.no_session:
+        agent = Agent(
+            model=choice.model,
+            tools=tools,
+            system_prompt=system,
+            thinking_level=arguments.thinking,
+            limits=LoopLimits(max_turns=arguments.max_turns, max_cost=arguments.max_cost),
+            stream_options=StreamOptions(max_retries=RETRIES, max_tokens=arguments.max_tokens),
+        )
+        return run_to_the_end(_Run(agent, renderer).all(prompts))
+    return run_to_the_end(_durably(arguments, choice, tools, cwd, system, renderer, prompts))
+
+
+async def _durably(
+    given: argparse.Namespace, choice: Choice, tools: list[AgentTool], cwd: Path, system: str, renderer: Renderer, prompts: list[Prompt]
+) -> int:
+    """Run in a session on SQLite: a new one, or the one that was named."""
+    from laneway.cli.commands._durable import DurableAgent, Task, create_session, open_session
+
+    task = Task(
+        system=system, allow_outside=given.allow_outside, max_tokens=given.max_tokens, max_turns=given.max_turns, max_cost=given.max_cost
+    )
+    repo = SqliteRepo(sessions_dir(given.session_dir))
+    if given.session is None:
+        session = await create_session(repo, cwd, task)
+    else:
+        session = await open_session(repo, await resolve(repo, given.session))
+    try:
+        agent = await DurableAgent.open(
+            session, model=choice.model, tools=tools, active=[tool.name for tool in tools], thinking=given.thinking, task=task, note=renderer.note
+        )
+    except BaseException:
+        await session.close()
+        raise
+    try:
+        if given.session is not None:
+            await agent.configure(choice.model if given.model else None, [tool.name for tool in tools], given.thinking)
+        if not given.quiet:
+            renderer.note(f"session {agent.session_id}")
+        return await _Run(agent, renderer).all(prompts)
+    finally:
+        await agent.close()
+
+
+async def finish(agent: DurableAgent, renderer: Renderer, work: Callable[[], Awaitable[object]]) -> int:
+    """Do one piece of work with a durable agent under signals; return the exit code."""
+    return await _Run(agent, renderer).one(work)
 
 
 def _folder(name: str) -> Path:
@@ -75,22 +131,27 @@ def _folder(name: str) -> Path:
         raise CliError(f"--cwd: {name} cannot be used: {error}") from error
 
 
-def _renderer(arguments: argparse.Namespace, choice: Choice, cwd: Path) -> Renderer:
+def make_renderer(arguments: argparse.Namespace, header: dict[str, Any]) -> Renderer:
+    """Return what shows a run: events as lines with `--json` (after `header`), text otherwise."""
     if arguments.json:
         from laneway.cli.render.json_lines import JsonRenderer
 
-        return JsonRenderer({"model": choice.model.spec, "cwd": str(cwd)})
+        return JsonRenderer(header)
     from laneway.cli.render.text import TextRenderer
 
     return TextRenderer(quiet=arguments.quiet)
 
 
-def _run_to_the_end(work: Coroutine[object, object, int]) -> int:
-    """`asyncio.run`, except that nothing that hangs can hold the process: a thread may still be loading a model when all is done."""
+def run_to_the_end(work: Coroutine[object, object, int]) -> int:
+    """`asyncio.run`, except that nothing that hangs can hold the process: a thread may still be loading a model when all is done.
+
+    stdout is for the answer: what a library prints meanwhile goes to stderr.
+    """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        return loop.run_until_complete(_tidily(work))
+        with redirect_stdout(sys.stderr):
+            return loop.run_until_complete(_tidily(work))
     finally:
         asyncio.set_event_loop(None)
         with suppress(OSError, RuntimeError):
@@ -113,7 +174,7 @@ async def _tidily(work: Coroutine[object, object, int]) -> int:
 class _Run:
     """The prompts of one command line, one after the other, with signals: the first aborts and settles, the second leaves at once."""
 
-    def __init__(self, agent: Agent, renderer: Renderer) -> None:
+    def __init__(self, agent: Conversation, renderer: Renderer) -> None:
         self._agent, self._renderer = agent, renderer
         self._end: AgentEnd | None = None
         agent.subscribe(renderer)
@@ -125,14 +186,30 @@ class _Run:
 
     async def all(self, prompts: list[Prompt]) -> int:
         """Ask prompt after prompt until one does not end well; return the exit code."""
+        return await self._under_signals(lambda signals: self._ask(prompts, signals))
+
+    async def one(self, work: Callable[[], Awaitable[object]]) -> int:
+        """Do one piece of work that tells the agent's events; return the exit code."""
+
+        async def do(signals: Signals) -> int:
+            await work()
+            return self._code(signals, left=0)
+
+        return await self._under_signals(do)
+
+    async def _under_signals(self, work: Callable[[Signals], Awaitable[int]]) -> int:
         loop = asyncio.get_running_loop()
 
         def stop(received: Signal) -> None:
-            loop.call_soon_threadsafe(self._agent.abort, f"received {received.name}")
+            leave = None if received is Signal.SIGINT else getattr(self._agent, "leave", None)
+            if leave is not None:  # the run stays open: going on with it is cheaper than doing it again
+                loop.call_soon_threadsafe(leave)
+            else:
+                loop.call_soon_threadsafe(self._agent.abort, f"received {received.name}")
 
         with Signals(stop) as signals:
             try:
-                code = await self._ask(prompts, signals)
+                code = await work(signals)
             except OSError:  # of the output: after a signal it may be gone with the terminal
                 if signals.exit_code is None:
                     raise
@@ -158,7 +235,22 @@ class _Run:
             self._renderer.note(trouble + more)
         return code
 
+    def _left_open(self, signals: Signals) -> tuple[str, int] | None:
+        """Of a durable run that is not over: why, and how to go on."""
+        waiting, left = getattr(self._agent, "waiting", None), getattr(self._agent, "left", False)
+        if waiting is None and not left:
+            return None
+        how = f"laneway resume {getattr(self._agent, 'session_id', '')} goes on with it"
+        if left:
+            why = signals.received.name if signals.received is not None else "something else"
+            return f"stopped by {why}; the run is open: {how}", SUSPENDED
+        reason = waiting.reason if waiting is not None else ""
+        what = {"approval": "a tool call waits for a decision", "deferred": "the provider has not finished"}.get(reason, "the run waits")
+        return f"{what}; {how}", SUSPENDED
+
     def _trouble(self, end: AgentEnd, last: AssistantMessage | None, signals: Signals) -> tuple[str, int]:
+        if (open_run := self._left_open(signals)) is not None:
+            return open_run
         if end.reason == "aborted":
             why = f" by {signals.received.name}" if signals.received is not None else ""
             return f"aborted{why}; what had been done until then stays done", signals.exit_code or ABORTED

@@ -1,0 +1,245 @@
+"""A conversation of the command line on the durable harness: what was settled survives a killed process, and `laneway resume` goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from laneway import events as agent_events
+from laneway.abort import AbortController, AbortSignal
+from laneway.cli._exit import LOCKED, SUSPENDED, CliError
+from laneway.errors import HarnessClosed, SessionLocked, StorageError
+from laneway.events import AgentEnd, AgentEndReason, AgentEvent
+from laneway.harness import AgentHarness, AgentLane, LaneBusy, OperationResult, RetryPolicy, Waiting
+from laneway.harness.results import Refused
+from laneway.llm import Model, StreamOptions, ThinkingLevel
+from laneway.loop import LoopLimits
+from laneway.messages import AgentMessage, ImageContent
+from laneway.session import Session, SqliteRepo
+from laneway.tools.base import AgentTool
+
+LANE = "main"
+_RETRY = RetryPolicy(max_retries=2, base_delay=0.5)
+_Listener = Callable[[AgentEvent, AbortSignal], object]
+
+
+class Task(Struct, kw_only=True, frozen=True):
+    """What a run is made of, as far as it must be known again to go on in another process; kept in the session's metadata."""
+
+    system: str = ""
+    allow_outside: bool = False
+    max_tokens: int | None = None
+    max_turns: int | None = None
+    max_cost: float | None = None
+
+    @property
+    def limits(self) -> LoopLimits:
+        return LoopLimits(max_turns=self.max_turns, max_cost=self.max_cost)
+
+
+class State:
+    """What a listener may want to know besides the events; as `Agent.state` has it."""
+
+    error_message: str | None = None
+
+
+class DurableAgent:
+    """One lane of one session, with the few verbs of `Agent` that the command line uses; tells its listeners the loop's events.
+
+    `waiting` is set when a run stopped because somebody has to decide or a provider has to finish; `left` when it was left open on purpose.
+    """
+
+    def __init__(self, harness: AgentHarness, lane: AgentLane, note: Callable[[str], None]) -> None:
+        self.harness, self.lane = harness, lane
+        self.state = State()
+        self.waiting: Waiting | None = None
+        self.left = False
+        self._note = note
+        self._listeners: list[_Listener] = []
+        self._controller = AbortController()
+        self._messages: list[AgentMessage] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        harness.events.on("*", self._tell)
+
+    @classmethod
+    async def open(
+        cls,
+        session: Session,
+        *,
+        model: Model,
+        tools: Sequence[AgentTool],
+        active: Sequence[str] | None,
+        thinking: ThinkingLevel | None,
+        task: Task,
+        note: Callable[[str], None],
+    ) -> DurableAgent:
+        """Attach to a session; a new lane begins with `model`, `active` tools and `thinking`, an old one keeps its own."""
+        harness, _ = await AgentHarness.create(
+            session=session,
+            model=model,
+            tools=tools,
+            active_tools=active,
+            thinking_level=thinking,
+            system_prompt=task.system,
+            stream_options=StreamOptions(max_tokens=task.max_tokens),
+            retry=_RETRY,
+            limits=task.limits,
+        )
+        return cls(harness, await harness.lane(LANE), note)
+
+    async def configure(self, model: Model | None, tools: Sequence[str], thinking: ThinkingLevel | None) -> None:
+        """Change what an old lane goes on with; None keeps what it has."""
+        if model is not None:
+            await self.lane.set_model(model)
+        await self.lane.set_active_tools(list(tools))
+        if thinking is not None:
+            await self.lane.set_thinking_level(thinking)
+
+    @property
+    def session_id(self) -> str:
+        """The session's id, as `laneway resume` takes it."""
+        return self.harness.session.metadata.id
+
+    def subscribe(self, listener: _Listener) -> None:
+        """Tell `listener` the events of every run from now on."""
+        self._listeners.append(listener)
+
+    async def prompt(self, text: str, *, images: Sequence[ImageContent] | None = None) -> None:
+        """Run one prompt to its end, or to where it has to wait."""
+        await self._run(self.lane.prompt(text, images=list(images) if images else None))
+
+    async def resume(self) -> None:
+        """Go on with the run that was left open."""
+        await self._run(self.lane.resume())
+
+    async def _run(self, work: Any) -> None:
+        self._messages, self.state.error_message = [], None
+        self._emit(agent_events.AgentStart())
+        reason: AgentEndReason = "aborted"
+        limit = None
+        try:
+            outcome = await work
+        except HarnessClosed:
+            self.left = True
+        except LaneBusy as error:
+            raise CliError(f"this session has a run that is not over: laneway resume {self.session_id} goes on with it", SUSPENDED) from error
+        else:
+            if isinstance(outcome, OperationResult):
+                reason, limit = _ending(outcome), outcome.limit
+                self.state.error_message = outcome.error.message if outcome.error is not None else None
+            else:
+                self.waiting = outcome
+                reason = "ended"
+        self._emit(AgentEnd(messages=self._messages, reason=reason, limit=limit))
+
+    def abort(self, reason: object = None) -> None:
+        """Stop the run for good: the response is cut, tools are stopped, and every call gets its result."""
+        self._controller.abort(reason)
+        self._spawn(self.lane.abort())
+
+    def leave(self) -> None:
+        """Stop this process's part in the run and leave it open, as a crash would, for `laneway resume`."""
+        self._spawn(self.harness.close())
+
+    def _spawn(self, work: Any) -> None:
+        async def run() -> None:
+            with suppress(HarnessClosed, Refused):  # nothing runs any more: there is nothing to stop
+                await work
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Let go of the session."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.harness.close()
+        await self.harness.session.close()
+
+    # -- events
+
+    def _tell(self, event: Any) -> None:
+        if event.type == "message_end":
+            self._messages.append(event.message)
+        elif event.type == "retry_scheduled":
+            self._note(f"{event.error_message}; trying again in {event.delay:g} s")
+        elif event.type == "compaction_start":
+            self._note("the conversation is getting long; it is being summarised")
+        told = translate(event)
+        if told is not None:
+            self._emit(told)
+
+    def _emit(self, event: AgentEvent) -> None:
+        for listener in self._listeners:
+            listener(event, self._controller.signal)
+
+
+_ENDINGS: dict[str, AgentEndReason] = {"completed": "stop", "failed": "error", "aborted": "aborted"}
+
+
+def _ending(outcome: OperationResult) -> AgentEndReason:
+    return "limit" if outcome.limit is not None else _ENDINGS.get(outcome.status, "ended")
+
+
+def translate(event: Any) -> AgentEvent | None:
+    """Return the loop's event for one of the harness's, None where the loop has none."""
+    match event.type:
+        case "turn_start":
+            return agent_events.TurnStart()
+        case "turn_end":
+            return agent_events.TurnEnd(message=event.message, tool_results=event.tool_results)
+        case "message_start":
+            return agent_events.MessageStart(message=event.message)
+        case "message_update":
+            return agent_events.MessageUpdate(message=event.message, event=event.event)
+        case "message_end":
+            return agent_events.MessageEnd(message=event.message)
+        case "tool_start":
+            return agent_events.ToolExecutionStart(tool_call_id=event.tool_call_id, tool_name=event.tool_name, args=_args(event.args))
+        case "tool_update":
+            return agent_events.ToolExecutionUpdate(
+                tool_call_id=event.tool_call_id, tool_name=event.tool_name, args=_args(event.args), partial_result=event.partial_result
+            )
+        case "tool_end":
+            return agent_events.ToolExecutionEnd(
+                tool_call_id=event.tool_call_id, tool_name=event.tool_name, result=event.result, is_error=event.is_error
+            )
+        case _:
+            return None
+
+
+def _args(args: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", args) if isinstance(args, dict) else {}
+
+
+async def create_session(repo: SqliteRepo, cwd: Path, task: Task) -> Session:
+    """Create a session for a task in a folder.
+
+    Raises:
+        CliError: it cannot be stored.
+    """
+    try:
+        return await repo.create(cwd=str(cwd), metadata={"cli": msgspec.to_builtins(task)})
+    except (StorageError, OSError) as error:
+        raise CliError(f"the session cannot be stored: {error}; say --no-session to work without one") from error
+
+
+async def open_session(repo: SqliteRepo, session_id: str) -> Session:
+    """Open a session for writing.
+
+    Raises:
+        CliError: it is open elsewhere (exit code 4), or cannot be read.
+    """
+    try:
+        return await repo.open(session_id)
+    except SessionLocked as error:
+        raise CliError(str(error), LOCKED) from error
+    except StorageError as error:
+        raise CliError(str(error)) from error

@@ -1,0 +1,189 @@
+"""`laneway resume`: go on with a run that was left open by a crash, a closed terminal or a decision that was missing."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from laneway.cli._exit import ABORTED, DONE, SUSPENDED, CliError
+from laneway.cli.commands._durable import LANE, DurableAgent, Task, open_session
+from laneway.cli.commands._model import choose_model
+from laneway.cli.commands._tools import choose_tools
+from laneway.cli.commands.run import finish, make_renderer, run_to_the_end
+from laneway.cli.config import sessions_dir
+from laneway.cli.render._terminal import one_line
+from laneway.errors import StorageError
+from laneway.harness import keys
+from laneway.harness._snapshot import LaneSnapshot
+from laneway.messages import AssistantMessage, ToolCall, ToolResultMessage, UserMessage
+from laneway.session import Session, SqliteRepo
+from laneway.storage.base import MessageEntry
+from laneway.tools.base import AgentTool
+
+_LOOK_AT = 50
+"""How many of the newest sessions are looked at for one that was left open."""
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    """Find the session, show what is open in it, and go on, abort or leave it; return the exit code."""
+    return run_to_the_end(_resume(arguments, os.path.realpath(os.getcwd())))
+
+
+async def _resume(given: argparse.Namespace, here: str) -> int:
+    repo = SqliteRepo(sessions_dir(given.session_dir))
+    session_id = await _which(repo, given.id, here)
+    session = await open_session(repo, session_id)
+    try:
+        agent, tools, note = await _attach(session, given)
+    except BaseException:
+        await session.close()
+        raise
+    try:
+        return await _decide(agent, tools, given, note)
+    finally:
+        await agent.close()
+
+
+async def _which(repo: SqliteRepo, text: str | None, here: str) -> str:
+    if text is not None:
+        from laneway.cli.commands.sessions import resolve
+
+        return await resolve(repo, text)
+    listed = await repo.list(limit=_LOOK_AT)
+    for info in sorted(listed, key=lambda i: i.cwd != here):  # those of this folder first, newest first
+        if await is_open(repo, info.id):
+            return info.id
+    raise CliError("nothing was left open: no run is waiting to go on")
+
+
+async def is_open(repo: SqliteRepo, session_id: str) -> bool:
+    """Whether a session has an operation that is not over; reads without taking the session over."""
+    try:
+        async with repo.reading(session_id) as storage:
+            states = await storage.scan_values(keys.LANE_STATE)
+    except StorageError:
+        return False
+    return any(_field(state.value, "current_operation_id") for state in states)
+
+
+def _field(value: object, name: str) -> Any:
+    """Return one field of a stored JSON object; None where it is none."""
+    return cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+
+
+async def _attach(session: Session, given: argparse.Namespace) -> tuple[DurableAgent, list[AgentTool], Any]:
+    metadata = session.metadata
+    cwd = Path(metadata.cwd or ".")
+    if not await asyncio.to_thread(cwd.is_dir):
+        raise CliError(f"the session's folder {cwd} is not there any more; bring it back, or fork the session somewhere else")
+    task = msgspec.convert((metadata.metadata or {}).get("cli") or {}, Task)
+    stored = await session.storage.get_value(keys.LANE_CONFIG, LANE)
+    named = _field(stored.value, "model") if stored is not None else None
+    spec = given.model or (f"{named['provider']}/{named['model_id']}" if named else None)
+    choice = choose_model(spec)
+    tools = choose_tools("read,bash,edit,write,grep,find,ls", cwd=cwd, read_only=False, allow_outside=task.allow_outside)
+    renderer = make_renderer(given, {"model": choice.model.spec, "cwd": str(cwd), "session": metadata.id})
+    agent = await DurableAgent.open(session, model=choice.model, tools=tools, active=None, thinking=None, task=task, note=renderer.note)
+    if given.model:
+        await agent.lane.set_model(choice.model)
+    return agent, tools, renderer
+
+
+async def _decide(agent: DurableAgent, tools: list[AgentTool], given: argparse.Namespace, renderer: Any) -> int:
+    handle = await agent.lane.watch()
+    snapshot = handle.snapshot
+    handle.unsubscribe()
+    if snapshot.operation is None:
+        renderer.note("nothing is open in this session: its last run is over")
+        return DONE
+    card = Card.of(snapshot, {tool.name for tool in tools if tool.replay == "safe"})
+    if not given.json:
+        print(card.text(agent.session_id), file=sys.stderr, flush=True)
+    match "r" if given.yes else _ask():
+        case "r":
+            return await finish(agent, renderer, agent.resume)
+        case "a":
+            handed = await agent.lane.abort()
+            back = [_said(message) for message in [*handed.steer, *handed.follow_up]]
+            renderer.note("aborted" + "".join(f"; not delivered: {text}" for text in back))
+            return ABORTED
+        case _:
+            renderer.note(f"left as it is; laneway resume {agent.session_id} goes on with it")
+            return SUSPENDED
+
+
+def _ask() -> str:
+    if not sys.stdin.isatty():
+        return "l"
+    while True:
+        print("resume, abort or later? [r/a/l] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline().strip().lower()[:1]
+        if answer in ("r", "a", "l", ""):
+            return answer or "l"
+
+
+class Card(Struct, kw_only=True, frozen=True):
+    """What a person should know before going on."""
+
+    asked: str
+    done: list[str]
+    uncertain: list[str]
+    again: list[str]
+    not_started: list[str]
+    suspended: list[str]
+    queued: list[str]
+
+    @classmethod
+    def of(cls, snapshot: LaneSnapshot, safe: set[str]) -> Card:
+        """Read it off a lane's snapshot; `safe` are the tools that run again after a crash."""
+        messages: list[Any] = [entry.message for entry in snapshot.transcript if isinstance(entry, MessageEntry)]
+        asked = next((_said(m) for m in reversed(messages) if isinstance(m, UserMessage)), "(nothing)")
+        last = next((i for i in range(len(messages) - 1, -1, -1) if isinstance(messages[i], AssistantMessage)), None)
+        calls: list[ToolCall] = messages[last].tool_calls if last is not None and messages[last].stop_reason not in ("error", "aborted") else []
+        results = {m.tool_call_id for m in messages if isinstance(m, ToolResultMessage)}
+        operation = snapshot.operation
+        assert operation is not None
+        running = {tool.tool_call_id: tool for tool in operation.running_tools}
+        waiting = {call.tool_call_id for call in operation.suspended_calls}
+        begun = [call for call in calls if call.id in running and running[call.id].status == "running"]
+        return cls(
+            asked=asked,
+            done=[_called(call) for call in calls if call.id in results or (call.id in running and running[call.id].status == "settled")],
+            uncertain=[_called(call) for call in begun if call.name not in safe],
+            again=[_called(call) for call in begun if call.name in safe],
+            not_started=[_called(call) for call in calls if call.id not in results and call.id not in running and call.id not in waiting],
+            suspended=[f"{one_line(call.tool_name, 40)}: {one_line(call.reason, 100)}" for call in operation.suspended_calls],
+            queued=[_said(item.message) if item.message is not None else str(item.custom_type) for item in snapshot.queues],
+        )
+
+    def text(self, session_id: str) -> str:
+        """Return the card as lines."""
+        parts = [f"session {session_id} was left in the middle of a run", f"  asked          {self.asked}"]
+        for label, items in (
+            ("done", self.done),
+            ("uncertain", self.uncertain),
+            ("will run again", self.again),
+            ("not started", self.not_started),
+            ("to be decided", self.suspended),
+            ("queued", self.queued),
+        ):
+            parts += [f"  {label if index == 0 else '':<14} {item}" for index, item in enumerate(items)]
+        if self.uncertain:
+            parts.append("  What is uncertain had begun when the process ended. It is not repeated; the model is told so.")
+        return "\n".join(parts)
+
+
+def _called(call: ToolCall) -> str:
+    return one_line(f"{call.name} {', '.join(f'{k}={v}' for k, v in call.arguments.items())}", 120)
+
+
+def _said(message: Any) -> str:
+    return one_line(getattr(message, "text", "") or str(getattr(message, "content", "")), 120)
+
