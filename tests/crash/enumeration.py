@@ -12,7 +12,7 @@ from crash.invariants import check_idle, check_transcript
 from crash.world import LosingStorage, World
 from laneway.errors import HarnessClosed, HarnessFault
 from laneway.harness import AgentHarness, AgentLane, Waiting
-from laneway.storage.base import Storage
+from laneway.storage.base import Storage, UsageScan
 from laneway.testing import Crash, CrashingStorage, RecordingStorage
 
 Mode = Literal["before", "lost", "after"]
@@ -110,6 +110,10 @@ async def _recover(script: Script, world: World) -> None:
 async def _verify(script: Script, world: World) -> None:
     await check_idle(world.storage)
     await check_transcript(world.storage)
+    rows = await world.storage.scan_usage(UsageScan())
+    if not world.summaries:
+        sent = [messages for messages in world.requests if messages]  # a poll that was lost is asked again
+        assert len(sent) <= len(rows), "a request was sent again under the same intent"
     await script.check(world)
 
 

@@ -23,6 +23,11 @@ async def check_idle(storage: Storage, lanes: tuple[str, ...] = ("main",)) -> No
     """Nothing of an operation is left, the queue and its payloads agree."""
     for namespace in RUNTIME:
         assert await storage.scan_values(namespace) == [], f"{namespace} is not empty"
+    inner: Any = storage
+    while hasattr(inner, "storage"):
+        inner = inner.storage  # a wrapper passes only the protocol on
+    values = await inner.read_values()
+    assert values.lists == {}, "frames of a response are left over"
     queued: set[str] = set()
     for lane in lanes:
         state = await storage.get_value(keys.LANE_STATE, lane)

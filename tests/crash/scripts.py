@@ -147,8 +147,8 @@ QUEUES = Script("every queue, one at a time", _queue_world, _queue_play, _queue_
 def _retry_world() -> World:
     def brain(messages: list[Message]) -> Reply:
         if len(world.requests) % 3 != 0:
-            return Reply(text="par", error="overloaded")
-        return Reply(text="fine")
+            return Reply(text="par" * 10_000, error="overloaded")
+        return Reply(text="fine" * 10_000)
 
     world = World(brain)
     return world

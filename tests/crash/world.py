@@ -59,6 +59,7 @@ class World:
     executed: Counter[str] = field(default_factory=Counter)
     running: asyncio.Event = field(default_factory=asyncio.Event)
     hurry: bool = False
+    summaries: bool = False  # lost requests of a summary have no ledger row, so they cannot be counted
     log: Path | None = None
     polls: list[str] = field(default_factory=list)
 
@@ -72,6 +73,7 @@ class World:
     def stream(self, model: Model, transcript: Transcript, options: StreamOptions) -> AssistantStream:
         """The stream function of every process."""
         self.requests.append(list(transcript.messages))
+        self.summaries = self.summaries or any("<conversation>" in text for text in said_by_user(transcript.messages))
         reply = self.brain(transcript.messages)
         writer = StreamWriter(model)
         number = len([m for m in transcript.messages if isinstance(m, AssistantMessage)])
@@ -80,7 +82,11 @@ class World:
             writer.start()
             if reply.text:
                 index = writer.open_text()
-                writer.text(index, reply.text)
+                for at in range(0, len(reply.text), 9_000):  # long texts come in pieces, so that frames of them are stored
+                    writer.text(index, reply.text[at : at + 9_000])
+                    for event in writer.take():
+                        yield event
+                    await asyncio.sleep(0)
             for place, (name, arguments) in enumerate(reply.calls):
                 index = writer.open_call(f"call-{number}-{place}", name)
                 writer.arguments(index, json.dumps(arguments))
