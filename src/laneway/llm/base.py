@@ -280,3 +280,7 @@ def encode_json(value: Any) -> bytes:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
         return msgspec.json.encode(clean_json(value))
+    except OverflowError:  # a number of more than 64 bits
+        import json
+
+        return json.dumps(clean_json(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -200,7 +199,7 @@ class Decoder:
         call_id = call.id if call.id and call.id not in self._ids else self._generate(name)
         self._ids.add(call_id)
         index = self.writer.open_call(call_id, self._names.get(name, name), signature=signature)
-        self.writer.arguments(index, _json_text(call.args or {}))
+        self.writer.arguments(index, encode_json(call.args or {}).decode())
         self.writer.close(index)
 
     def _generate(self, name: str) -> str:
@@ -252,11 +251,3 @@ class Decoder:
             return chunk_from(cast("dict[str, Any]", value))
         self.writer.note("an event that is no object was ignored")
         return Chunk()
-
-
-def _json_text(arguments: dict[str, Any]) -> str:
-    """Write arguments, which the protocol sends as an object, as the text that they are elsewhere."""
-    try:
-        return encode_json(arguments).decode()
-    except OverflowError:  # a number of more than 64 bits
-        return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
