@@ -26,7 +26,19 @@ from laneway.harness.state import END, NEXT, InboxItem, Lane, Leaf, Operation
 from laneway.messages import AgentMessage, SystemMessage
 from laneway.session._context import LaneContext
 from laneway.session._mutation import Mutation
-from laneway.storage.base import CommitResult, DeleteValue, Entry, InsertEntry, InsertUsage, MessageEntry, SessionStats, SetValue, UsageRow, Write
+from laneway.storage.base import (
+    CommitResult,
+    CompactionEntry,
+    DeleteValue,
+    Entry,
+    InsertEntry,
+    InsertUsage,
+    MessageEntry,
+    SessionStats,
+    SetValue,
+    UsageRow,
+    Write,
+)
 from laneway.transcript import Projection
 
 if TYPE_CHECKING:
@@ -63,11 +75,6 @@ class Done:
                 elif type(write) is InsertUsage:
                     self._rows.append(msgspec.structs.replace(write.row, seq=seq, timestamp=stamp))
         return self._entries
-
-    @property
-    def inserts(self) -> bool:
-        """Whether entries were added."""
-        return any(type(write) is InsertEntry for write in self._writes)
 
     @property
     def adds_messages(self) -> bool:
@@ -220,8 +227,8 @@ class Line:
         self._note(writes)
         self._wake()
         done = Done(writes, result)
-        if self.context.started and done.inserts:
-            self.context.extend(list(done.entries.values()))
+        if self.context.started:
+            self._extend_context(writes, done)
         value = decision.value(done)
         if hasattr(value, "__await__"):
             raise Invariant("a command's value must not be awaitable: the line has been left by then")
@@ -231,6 +238,13 @@ class Line:
             if done.adds_messages:
                 self.runtime.bus.bind([StatsUpdate(totals=result.stats)])
         return value
+
+    def _extend_context(self, writes: Sequence[Write], done: Done) -> None:
+        """Let the context have what was just added; only a compaction must be read with its time."""
+        entries = [write.entry for write in writes if type(write) is InsertEntry]
+        if entries:
+            stamped = any(type(entry) is CompactionEntry for entry in entries)
+            self.context.extend(list(done.entries.values()) if stamped else entries)
 
     async def write(self, writes: list[Write], *, while_: Callable[[Operation], bool]) -> bool:
         """Write something that changes no memory (frames, checkpoints, memos), if the operation still is where it belongs."""
@@ -341,17 +355,14 @@ class Line:
         """Remember what was written and must be deleted at the end; forget payloads that are gone."""
         transient = self._transient
         for write in writes:
-            match write:
-                case SetValue():
-                    if transient is not None and write.namespace in _SWEPT:
-                        transient.add((write.namespace, write.key))
-                case DeleteValue():
-                    if write.namespace == keys.PENDING_ENTRY:
-                        self.payloads.pop(write.key, None)
-                    elif transient:
-                        transient.discard((write.namespace, write.key))
-                case _:
-                    continue
+            if type(write) is SetValue:
+                if transient is not None and write.namespace in _SWEPT:
+                    transient.add((write.namespace, write.key))
+            elif type(write) is DeleteValue:
+                if write.namespace == keys.PENDING_ENTRY:
+                    self.payloads.pop(write.key, None)
+                elif transient:
+                    transient.discard((write.namespace, write.key))
 
     # ------------------------------------------------------------------------------------------------ payloads and waiting
 

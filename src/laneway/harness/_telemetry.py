@@ -9,8 +9,8 @@ Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-agent-spa
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from laneway.messages import AssistantMessage
@@ -23,19 +23,29 @@ class Span(Protocol):
     def is_recording(self) -> bool: ...
 
 
-@contextmanager
-def span(name: str, attributes: Mapping[str, Any]) -> Generator[Span | None]:
-    """Run a block in a span; None where nobody traces. An exception is recorded and raised."""
+class _Nothing:
+    """The span of those who do not trace."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+def span(name: str, attributes: Mapping[str, Any]) -> AbstractContextManager[Span | None]:
+    """Return a context manager that runs a block in a span; it gives None where nobody traces. An exception is recorded and raised."""
     if "opentelemetry" not in sys.modules:
-        yield None
-        return
+        return _NOTHING
     from opentelemetry import trace
 
-    with trace.get_tracer("laneway").start_as_current_span(name, attributes=dict(attributes)) as current:
-        yield current
+    return trace.get_tracer("laneway").start_as_current_span(name, attributes=dict(attributes))
 
 
-def operation_span(kind: str, *, lane: str, operation_id: str, session_id: str) -> Any:
+def operation_span(kind: str, *, lane: str, operation_id: str, session_id: str) -> AbstractContextManager[Span | None]:
     """Return the span of one drive pass."""
     attributes = {
         "gen_ai.operation.name": "invoke_agent",
@@ -47,7 +57,7 @@ def operation_span(kind: str, *, lane: str, operation_id: str, session_id: str) 
     return span(f"invoke_agent {lane}", attributes)
 
 
-def request_span(*, provider: str, model_id: str, step: str, attempt: int) -> Any:
+def request_span(*, provider: str, model_id: str, step: str, attempt: int) -> AbstractContextManager[Span | None]:
     """Return the span of one model request."""
     attributes = {
         "gen_ai.operation.name": "chat",
@@ -59,7 +69,7 @@ def request_span(*, provider: str, model_id: str, step: str, attempt: int) -> An
     return span(f"chat {model_id}", attributes)
 
 
-def tool_span(*, name: str, call_id: str) -> Any:
+def tool_span(*, name: str, call_id: str) -> AbstractContextManager[Span | None]:
     """Return the span of one tool call."""
     return span(f"execute_tool {name}", {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.call.id": call_id})
 
