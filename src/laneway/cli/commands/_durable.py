@@ -65,6 +65,7 @@ class DurableAgent:
         self._controller = AbortController()
         self._messages: list[AgentMessage] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._failure: Exception | None = None
         harness.events.on("*", self._tell)
 
     @classmethod
@@ -137,6 +138,8 @@ class DurableAgent:
                 self.waiting = outcome
                 reason = "ended"
         self._emit(AgentEnd(messages=self._messages, reason=reason, limit=limit))
+        if self._failure is not None:
+            raise self._failure
 
     def abort(self, reason: object = None) -> None:
         """Stop the run for good: the response is cut, tools are stopped, and every call gets its result."""
@@ -177,8 +180,14 @@ class DurableAgent:
             self._emit(told)
 
     def _emit(self, event: AgentEvent) -> None:
-        for listener in self._listeners:
-            listener(event, self._controller.signal)
+        if self._failure is not None:
+            return
+        try:
+            for listener in self._listeners:
+                listener(event, self._controller.signal)
+        except Exception as error:  # whoever shows the run cannot: it stops, as `Agent` would, and the cause is raised at its end
+            self._failure = error
+            self.abort(error)
 
 
 _ENDINGS: dict[str, AgentEndReason] = {"completed": "stop", "failed": "error", "aborted": "aborted"}

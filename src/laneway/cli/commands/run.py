@@ -41,6 +41,7 @@ class Renderer(Protocol):
 
     def __call__(self, event: AgentEvent, signal: AbortSignal, /) -> None: ...
     def note(self, text: str) -> None: ...
+    def session(self, session_id: str) -> None: ...
 
 
 class Conversation(Protocol):
@@ -107,8 +108,7 @@ async def _durably(
     try:
         if given.session is not None:
             await agent.configure(choice.model if given.model else None, [tool.name for tool in tools], given.thinking)
-        if not given.quiet:
-            renderer.note(f"session {agent.session_id}")
+        renderer.session(agent.session_id)
         return await _Run(agent, renderer).all(prompts)
     finally:
         await agent.close()

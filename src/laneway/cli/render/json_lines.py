@@ -20,10 +20,22 @@ class JsonRenderer:
 
     def __init__(self, header: dict[str, Any], out: BinaryIO | None = None) -> None:
         self._out = out or sys.stdout.buffer
-        self._print(encode(clean_json({"type": "run", **header})))
+        self._header: dict[str, Any] | None = {"type": "run", **header}
 
     def __call__(self, event: AgentEvent, _: object = None) -> None:
+        self._print_header()
         self._print(encode_event(event))
+
+    def session(self, session_id: str) -> None:
+        """Say in the header where the run is kept."""
+        if self._header is not None:
+            self._header["session"] = session_id
+        self._print_header()
+
+    def _print_header(self) -> None:
+        if self._header is not None:
+            header, self._header = self._header, None
+            self._print(encode(clean_json(header)))
 
     def note(self, text: str) -> None:
         """Notes are for people: they go to stderr."""

@@ -58,6 +58,11 @@ class TextRenderer:
             self._write("\n")
         print(f"laneway: {printable(text)}", file=self._err, flush=True)
 
+    def session(self, session_id: str) -> None:
+        """Say where the run is kept, to a person who may have to resume it."""
+        if is_terminal(self._err) and not self._quiet:
+            self.note(f"session {session_id}")
+
     # -- the model
 
     def _update(self, event: MessageUpdate) -> None:
