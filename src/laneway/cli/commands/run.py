@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import redirect_stdout, suppress
+from contextvars import copy_context
 from pathlib import Path
 from signal import Signals as Signal
 from typing import TYPE_CHECKING, Any, Protocol
@@ -199,13 +200,14 @@ class _Run:
 
     async def _under_signals(self, work: Callable[[Signals], Awaitable[int]]) -> int:
         loop = asyncio.get_running_loop()
+        outside = copy_context()  # a signal comes in the middle of anything, a listener of the run for example: this is not part of it
 
         def stop(received: Signal) -> None:
             leave = None if received is Signal.SIGINT else getattr(self._agent, "leave", None)
             if leave is not None:  # the run stays open: going on with it is cheaper than doing it again
-                loop.call_soon_threadsafe(leave)
+                loop.call_soon_threadsafe(leave, context=outside)
             else:
-                loop.call_soon_threadsafe(self._agent.abort, f"received {received.name}")
+                loop.call_soon_threadsafe(self._agent.abort, f"received {received.name}", context=outside)
 
         with Signals(stop) as signals:
             try:
