@@ -34,6 +34,8 @@ async def check_idle(storage: Storage, lanes: tuple[str, ...] = ("main",)) -> No
         assert state is not None
         assert state.value.get("current_operation_id") is None
         queued |= {item["entry_id"] for item in state.value.get("inbox", ())}
+        if state.value.get("more"):
+            queued |= {stored.key for stored in await storage.scan_values(keys.PENDING_ENTRY) if keys.unlisted(lane, stored.value)}
     assert {stored.key for stored in await storage.scan_values(keys.PENDING_ENTRY)} == queued
 
 

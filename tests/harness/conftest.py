@@ -43,7 +43,7 @@ class Fixture:
         self.harness, self.open_operations = await AgentHarness.create(session=session, **options)
         self.lane = await self.harness.lane("main")
         self.events = []
-        self.harness.events.on("*", self.events.append)
+        self.unlisten = self.harness.events.on("*", self.events.append)
         self.recording.commits.clear()
         return self
 

@@ -18,7 +18,7 @@ import msgspec
 
 from laneway.errors import HarnessClosed, HarnessFault, MessageError, StorageClosed, WouldDeadlock
 from laneway.harness import keys
-from laneway.harness._events import HarnessEvent, StatsUpdate, UsageRecorded
+from laneway.harness._events import HarnessEvent, QueuedItem, StatsUpdate, UsageRecorded
 from laneway.harness._live import Live
 from laneway.harness.keys import Payload
 from laneway.harness.results import Closed, Drained, OperationError, OperationResult, OperationStatus, Refused, read_result
@@ -165,6 +165,7 @@ class Line:
         self.drive: Drive | None = None
         self.live = Live()
         self.payloads: dict[str, Payload] = {}
+        self.shown: dict[str, QueuedItem] = {}  # the queue as it is told
         self.context = LaneContext(runtime.session, runtime.projectors)
         self.projection = Projection()
         self.system: SystemMessage | None = None
@@ -361,6 +362,7 @@ class Line:
             elif type(write) is DeleteValue:
                 if write.namespace == keys.PENDING_ENTRY:
                     self.payloads.pop(write.key, None)
+                    self.shown.pop(write.key, None)
                 elif transient:
                     transient.discard((write.namespace, write.key))
 

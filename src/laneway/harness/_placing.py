@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -62,9 +62,13 @@ async def projecting(line: Line, inbox: Iterable[InboxItem], mutation: Mutation)
     return {item.entry_id for item in inbox if item.kind != "write" or projects(line, await line.payload(item.entry_id, mutation))}
 
 
-async def queue(line: Line, inbox: Iterable[InboxItem], mutation: Mutation | None = None) -> list[QueuedItem]:
+async def queue(line: Line, inbox: Collection[InboxItem], mutation: Mutation | None = None) -> list[QueuedItem]:
     """Return the queue as a person may see it."""
-    return [queued_item(item, await line.payload(item.entry_id, mutation)) for item in inbox]
+    shown = line.shown
+    for item in inbox:
+        if item.entry_id not in shown:
+            shown[item.entry_id] = queued_item(item, await line.payload(item.entry_id, mutation))
+    return [shown[item.entry_id] for item in inbox]
 
 
 def queued_item(item: InboxItem, payload: Payload) -> QueuedItem:
@@ -73,7 +77,7 @@ def queued_item(item: InboxItem, payload: Payload) -> QueuedItem:
     return QueuedItem(entry_id=item.entry_id, kind=item.kind, message=payload.message)
 
 
-async def queue_update(line: Line, operation_id: str | None, inbox: Iterable[InboxItem], mutation: Mutation) -> list[HarnessEvent]:
+async def queue_update(line: Line, operation_id: str | None, inbox: Collection[InboxItem], mutation: Mutation) -> list[HarnessEvent]:
     """Return the event of a changed queue; nothing if nobody listens."""
     if not line.runtime.bus.listened:
         return []

@@ -11,7 +11,7 @@ from laneway.harness._events import HarnessEvent
 from laneway.harness._line import Commit, Decision, Done, Return
 from laneway.harness._placing import added, place, queue_update
 from laneway.harness.keys import Payload
-from laneway.harness.state import InboxItem, InboxKind, Lane, Tools
+from laneway.harness.state import LISTED, InboxItem, InboxKind, Lane, Tools
 from laneway.session._mutation import Mutation
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ async def queued(
 ) -> Commit[str]:
     """Return the commit that queues an item."""
     after = msgspec.structs.replace(lane, inbox=(*lane.inbox, item))
-    writes = [keys.set_pending(item.entry_id, payload)]
+    listed = len(lane.inbox) < LISTED
+    writes = [keys.set_pending(item.entry_id, payload) if listed else keys.set_unlisted(line.name, item, payload)]
     operation = lane.operation
     if interrupt and operation is not None and isinstance(operation.state, Tools) and not operation.cancelled:
         stopped = msgspec.structs.replace(operation.state, batch=msgspec.structs.replace(operation.state.batch, interrupted=True))
@@ -43,9 +44,9 @@ async def queued(
         writes.append(keys.set_state(operation.id, stopped))
     else:
         interrupt = False
-    writes.append(keys.set_lane_state(line.name, after))
-    known = line.payloads
-    known[item.entry_id] = payload
+    if len(lane.inbox) <= LISTED:  # beyond that the record does not change
+        writes.append(keys.set_lane_state(line.name, after))
+    line.payloads[item.entry_id] = payload
     operation_id = None if operation is None else operation.id
     update = await queue_update(line, operation_id, after.inbox, mutation)
 

@@ -11,7 +11,7 @@ import msgspec
 from laneway.harness import keys
 from laneway.harness._line import Invariant, Line
 from laneway.harness.results import OpenOperation
-from laneway.harness.state import Lane, LaneConfiguration, LaneRecord, Leaf, Operation, OperationMeta, mismatch
+from laneway.harness.state import InboxItem, Lane, LaneConfiguration, LaneRecord, Leaf, Operation, OperationMeta, mismatch
 from laneway.session._mutation import Mutation
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def _restore(runtime: Runtime, mutation: Mutation) -> list[OpenOperation]:
         lane = Lane(
             tip_id=tips[name],
             configuration=decode(configurations[name], LaneConfiguration, keys.LANE_CONFIG, name),
-            inbox=tuple(record.inbox),
+            inbox=(*record.inbox, *(await _unlisted(mutation, name, record))),
             last_operation_id=record.last_operation_id,
             operation=operation,
         )
@@ -53,6 +53,19 @@ async def _restore(runtime: Runtime, mutation: Mutation) -> list[OpenOperation]:
         if operation is not None:
             found.append(_open(name, operation))
     return found
+
+
+async def _unlisted(mutation: Mutation, lane: str, record: LaneRecord) -> list[InboxItem]:
+    """Find the items of a long queue that the lane's record does not list, in the order of their arrival."""
+    if not record.more:
+        return []
+    listed = {item.entry_id for item in record.inbox}
+    stored = sorted(await mutation.scan_values(keys.PENDING_ENTRY), key=lambda found: found.seq)
+    return [
+        InboxItem(entry_id=found.key, kind=kind)
+        for found in stored
+        if found.key not in listed and isinstance(found.value, dict) and (kind := keys.unlisted(lane, found.value)) is not None  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType] - JSON
+    ]
 
 
 async def _operation(mutation: Mutation, lane: str, operation_id: str | None) -> Operation | None:

@@ -28,6 +28,8 @@ from msgspec import Struct
 from laneway.harness.state import (
     AssistantEffectPending,
     DeferredEffectPending,
+    InboxItem,
+    InboxKind,
     Lane,
     LaneConfiguration,
     Leaf,
@@ -139,6 +141,16 @@ def read_payload(value: dict[str, Any]) -> Payload:
 
 def set_pending(entry_id: str, payload: Payload) -> SetValue:
     return SetValue(PENDING_ENTRY, entry_id, payload.stored())
+
+
+def set_unlisted(lane: str, item: InboxItem, payload: Payload) -> SetValue:
+    """Return the write of a queued payload that the lane's record does not list."""
+    return SetValue(PENDING_ENTRY, item.entry_id, {**payload.stored(), "lane": lane, "kind": item.kind})
+
+
+def unlisted(lane: str, value: dict[str, Any]) -> InboxKind | None:
+    """Return the kind of a queued payload of this lane that says itself where it belongs; None for any other."""
+    return value["kind"] if value.get("lane") == lane else None
 
 
 def delete_pending(entry_ids: Iterable[str]) -> list[Write]:

@@ -56,12 +56,21 @@ class InboxItem(_Data, kw_only=True, frozen=True):
     kind: InboxKind
 
 
+LISTED = 64
+"""So many queued items are listed in the lane's record. Those behind them say themselves to which queue they belong, so that a long
+queue costs no more per item than a short one."""
+
+
 class LaneRecord(_Data, kw_only=True, frozen=True):
-    """The stored part of a lane beside its tip and configuration (`lane.state`)."""
+    """The stored part of a lane beside its tip and configuration (`lane.state`).
+
+    `inbox` are the first `LISTED` items; with `more`, the others are found by their payloads, in the order in which they were written.
+    """
 
     current_operation_id: str | None = None
     last_operation_id: str | None = None
     inbox: list[InboxItem] = field(default_factory=list[InboxItem])
+    more: bool = False
 
 
 # ---------------------------------------------------------------------------------------------------- meta
@@ -535,7 +544,10 @@ class Lane(Struct, kw_only=True, frozen=True):
     def record(self) -> LaneRecord:
         """Return what `lane.state` must hold."""
         return LaneRecord(
-            current_operation_id=self.operation.id if self.operation else None, last_operation_id=self.last_operation_id, inbox=list(self.inbox)
+            current_operation_id=self.operation.id if self.operation else None,
+            last_operation_id=self.last_operation_id,
+            inbox=list(self.inbox[:LISTED]),
+            more=len(self.inbox) > LISTED,
         )
 
 
