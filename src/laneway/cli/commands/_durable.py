@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -66,6 +67,7 @@ class DurableAgent:
         self._messages: list[AgentMessage] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: Exception | None = None
+        self._outside = copy_context()  # what stops a run waits for its end, so it must not count as a part of it
         harness.events.on("*", self._tell)
 
     @classmethod
@@ -155,7 +157,7 @@ class DurableAgent:
             with suppress(HarnessClosed, Refused):  # nothing runs any more: there is nothing to stop
                 await work
 
-        task = asyncio.get_running_loop().create_task(run())
+        task = asyncio.get_running_loop().create_task(run(), context=self._outside)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

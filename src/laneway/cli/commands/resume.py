@@ -16,7 +16,7 @@ from laneway.cli._exit import ABORTED, DONE, SUSPENDED, CliError
 from laneway.cli.commands._durable import LANE, DurableAgent, Task, open_session
 from laneway.cli.commands._model import choose_model
 from laneway.cli.commands._tools import choose_tools
-from laneway.cli.commands.run import finish, make_renderer, run_to_the_end
+from laneway.cli.commands.run import aside, finish, make_renderer, run_to_the_end
 from laneway.cli.config import sessions_dir
 from laneway.cli.render._terminal import one_line
 from laneway.errors import StorageError
@@ -90,7 +90,7 @@ async def _attach(session: Session, given: argparse.Namespace) -> tuple[DurableA
     choice = choose_model(spec)
     tools = choose_tools("read,bash,edit,write,grep,find,ls", cwd=cwd, read_only=False, allow_outside=task.allow_outside)
     renderer = make_renderer(given, {"model": choice.model.spec, "cwd": str(cwd), "session": metadata.id})
-    agent = await DurableAgent.open(session, model=choice.model, tools=tools, active=None, thinking=None, task=task, note=renderer.note)
+    agent = await DurableAgent.open(session, model=choice.model, tools=tools, active=None, thinking=None, task=task, note=aside(given, renderer))
     if given.model:
         await agent.lane.set_model(choice.model)
     return agent, tools, renderer

@@ -101,7 +101,13 @@ async def _durably(
         session = await open_session(repo, await resolve(repo, given.session))
     try:
         agent = await DurableAgent.open(
-            session, model=choice.model, tools=tools, active=[tool.name for tool in tools], thinking=given.thinking, task=task, note=renderer.note
+            session,
+            model=choice.model,
+            tools=tools,
+            active=[tool.name for tool in tools],
+            thinking=given.thinking,
+            task=task,
+            note=aside(given, renderer),
         )
     except BaseException:
         await session.close()
@@ -113,6 +119,11 @@ async def _durably(
         return await _Run(agent, renderer).all(prompts)
     finally:
         await agent.close()
+
+
+def aside(given: argparse.Namespace, renderer: Renderer) -> Callable[[str], None]:
+    """Where to say what happens on the way: nowhere with `--quiet`."""
+    return (lambda _: None) if given.quiet else renderer.note
 
 
 async def finish(agent: DurableAgent, renderer: Renderer, work: Callable[[], Awaitable[object]]) -> int:
