@@ -17,11 +17,11 @@ R = TypeVar("R")
 class _Channel(Generic[E]):
     """The queue between producer and consumer. It never refers to the stream, so that an abandoned stream is garbage."""
 
-    __slots__ = ("done", "items", "waiter")
+    __slots__ = ("done", "items", "waiters")
 
     def __init__(self) -> None:
         self.items: deque[E] = deque()
-        self.waiter: asyncio.Future[None] | None = None
+        self.waiters: list[asyncio.Future[None]] = []
         self.done = False
 
     async def put(self, event: E) -> None:
@@ -29,8 +29,21 @@ class _Channel(Generic[E]):
         self.wake()
 
     def wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        if self.waiters:
+            waiters, self.waiters = self.waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def news(self) -> None:
+        """Wait for an event or the end; whoever else waits may have taken it."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter.cancelled() and waiter in self.waiters:
+                self.waiters.remove(waiter)
 
     def finish(self, _: object = None) -> None:
         self.done = True
@@ -40,7 +53,8 @@ class _Channel(Generic[E]):
 class EventStream(Generic[E, R]):
     """`async for event in stream`, then `await stream.result()`.
 
-    The run produces in its own task and never waits for the consumer. Events are delivered in order, once. Abandoning the stream
+    The run produces in its own task and never waits for the consumer. Events are delivered in order, once (each to one of several
+    consumers). Abandoning the stream
     (`aclose()`, leaving `async with`, `break` out of `async for`, dropping the last reference) aborts the run. `result()` needs no iteration;
     it returns what the run returned, or raises what it raised. What the run raised also ends the iteration, after the last event.
     """
@@ -58,8 +72,7 @@ class EventStream(Generic[E, R]):
             if channel.done:
                 self._raise_failure()
                 raise StopAsyncIteration
-            channel.waiter = asyncio.get_running_loop().create_future()
-            await channel.waiter
+            await channel.news()
         return channel.items.popleft()
 
     async def __aiter__(self) -> AsyncGenerator[E]:
@@ -71,8 +84,7 @@ class EventStream(Generic[E, R]):
                     yield channel.items.popleft()
                 if channel.done:
                     break
-                channel.waiter = asyncio.get_running_loop().create_future()
-                await channel.waiter
+                await channel.news()
             finished = True
         finally:
             if not finished:

@@ -23,7 +23,7 @@ class AbortSignal:
     def __init__(self) -> None:
         self._aborted = False
         self._reason: object = None
-        self._callbacks: dict[object, Callable[[], None]] | None = None
+        self._callbacks: dict[object, Callable[[], None]] | None = None  # whoever pops one calls it: another thread may abort at any moment
 
     @property
     def aborted(self) -> bool:
@@ -53,6 +53,8 @@ class AbortSignal:
         callbacks = self._callbacks
         key = object()
         callbacks[key] = callback
+        if self._aborted and callbacks.pop(key, None) is not None:  # by another thread, since the look above
+            callback()
         return lambda: void(callbacks.pop(key, None))
 
     async def wait(self) -> None:
@@ -61,7 +63,7 @@ class AbortSignal:
             return
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
-        unsubscribe = self.on_abort(lambda: void(loop.call_soon_threadsafe(event.set)))
+        unsubscribe = self.on_abort(lambda: soon(loop, event.set))
         try:
             await event.wait()
         finally:
@@ -73,8 +75,10 @@ class AbortSignal:
         self._reason = reason
         self._aborted = True
         callbacks, self._callbacks = self._callbacks, None
-        for callback in list(callbacks.values()) if callbacks else ():
-            callback()
+        for key in list(callbacks or ()):
+            callback = callbacks.pop(key, None) if callbacks else None
+            if callback is not None:
+                callback()
         return True
 
     def __repr__(self) -> str:
@@ -134,7 +138,7 @@ class abort_scope:
         self._task = task
         self._cancelling = task.cancelling()
         loop = asyncio.get_running_loop()
-        self._detach = self._signal.on_abort(lambda: void(loop.call_soon_threadsafe(self._cancel)))
+        self._detach = self._signal.on_abort(lambda: soon(loop, self._cancel))
 
     def _cancel(self) -> None:
         if self._signal is not None and not self._cancelled:
@@ -152,6 +156,21 @@ class abort_scope:
 
 def _nothing() -> None:
     """Stand for an unsubscribe function that has nothing to do."""
+
+
+def soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Call `callback` in the loop's own thread; a loop that was closed has nobody left to tell."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def being_cancelled() -> bool:
+    """Whether a `CancelledError` here is meant for the current task, not the leak of something that it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def void(_: object) -> None:

@@ -14,7 +14,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -54,6 +54,7 @@ __all__ = [
 MAX_REPEATED_TRUNCATIONS = 3  # the same calls cut off by the output limit this often in a row end the run
 CANCEL_GRACE = 10.0  # seconds that a run may take to settle after the task that awaits it was cancelled
 
+T = TypeVar("T")
 Emit: TypeAlias = Callable[[AgentEvent], "Awaitable[None] | None"]
 Poll: TypeAlias = Callable[[], "Awaitable[list[AgentMessage]] | list[AgentMessage]"]
 
@@ -216,7 +217,7 @@ async def run_agent_loop(
         Exception: what `emit`, `finish_turn` or `prepare_next_turn` raises; a provider's or tool's fault never is.
     """
     with AbortController(signal) as controller:
-        return await settle_on_cancel(_run_loop(_Run(list(prompts), context, config, _as_async(emit), controller.signal, stream_fn)), controller)
+        return await settle_on_cancel(_whole(_Run(list(prompts), context, config, _as_async(emit), controller.signal, stream_fn)), controller)
 
 
 async def run_agent_loop_continue(
@@ -241,7 +242,7 @@ async def run_in_loop(
     stream_fn: StreamFn | None,
 ) -> list[AgentMessage]:
     """`run_agent_loop` for an owner, like `Agent`, that has a task and an abort controller of its own for the run."""
-    return await _run_loop(_Run(list(prompts), context, config, emit, signal, stream_fn))
+    return await _whole(_Run(list(prompts), context, config, emit, signal, stream_fn))
 
 
 def _stream(
@@ -252,7 +253,7 @@ def _stream(
 
     async def produce(put: Callable[[AgentEvent], Awaitable[None]]) -> list[AgentMessage]:
         with controller:
-            return await settle_on_cancel(_run_loop(_Run(prompts, copied, config, put, controller.signal, stream_fn)), controller)
+            return await settle_on_cancel(_whole(_Run(prompts, copied, config, put, controller.signal, stream_fn)), controller)
 
     return EventStream(produce, controller)
 
@@ -271,7 +272,7 @@ def _as_async(emit: Emit) -> Callable[[AgentEvent], Awaitable[None]]:
 
     async def emit_and_wait(event: AgentEvent) -> None:
         done = emit(event)
-        if done is not None:
+        if done is not None and hasattr(done, "__await__"):  # a lambda may return anything
             await done
 
     return emit_and_wait
@@ -299,6 +300,13 @@ async def settle_on_cancel(run: Any, controller: AbortController, grace: float =
 
 
 # ---------------------------------------------------------------------------------------------------- the loop
+
+
+async def _whole(run: _Run) -> list[AgentMessage]:
+    try:
+        return await _run_loop(run)
+    finally:
+        run.close()  # also when it is torn: an emit that raises, a second cancellation
 
 
 async def _run_loop(run: _Run) -> list[AgentMessage]:
@@ -407,8 +415,7 @@ class _Run:
         if poll is None or self._signal.aborted or self._failure is not None:
             return []
         try:
-            polled = poll()
-            return list(polled if isinstance(polled, list) else await polled or ())
+            return list(await call_hook(poll) or ())
         except Exception as error:
             self._failure = error
             return []
@@ -426,8 +433,6 @@ class _Run:
             else:
                 messages = self._projection.project(self._context.messages, append_only=self._append_only)
                 transcript, options = Transcript(messages=messages), self._options_with(None)
-        except Aborted as error:
-            final = self._broken("aborted", error)
         except Exception as error:
             final = self._broken("aborted" if self._signal.aborted else "error", error)
         else:
@@ -441,7 +446,7 @@ class _Run:
         config = self._config
         if config.prepare_request is not None:
             request = RequestContext(context=self._context, model=self._model, thinking_level=self._thinking_level)
-            update = await call_hook(config.prepare_request, request, self._signal)
+            update = _checked("prepare_request", await call_hook(config.prepare_request, request, self._signal), RequestUpdate)
             if update is not None:
                 self._apply(update)
         messages = self._context.messages
@@ -536,11 +541,12 @@ class _Run:
 
         def after(call: ToolCall, ready: Prepared) -> After:
             assert config.after_tool_call is not None
-            hook, args = config.after_tool_call, plain_args(ready.args)
+            hook = config.after_tool_call
 
             def ask(outcome: Outcome) -> Any:
+                args, result = plain_args(ready.args), outcome.result  # here, where arguments without a JSON form are this call's own fault
                 event = AfterToolCall(
-                    assistant_message=message, tool_call=call, args=args, result=outcome.result, is_error=outcome.is_error, context=context
+                    assistant_message=message, tool_call=call, args=args, result=result, is_error=outcome.is_error, context=context
                 )
                 return hook(event, signal)
 
@@ -575,11 +581,10 @@ class _Run:
         if hook is not None:
             try:
                 async with abort_scope(None if self._signal.aborted else self._signal):
-                    decision = await call_hook(hook, self._turn, self._signal)
-            except Aborted:
-                pass
+                    decision = _checked("finish_turn", await call_hook(hook, self._turn, self._signal), End, Continue)
             except Exception as error:
-                self.raised = error
+                if not self._cut_off(error):
+                    self.raised = error
         await self.emit(TurnEnd(message=message, tool_results=results))
         return decision
 
@@ -590,16 +595,19 @@ class _Run:
             return pending
         try:
             async with abort_scope(self._signal):
-                update = await call_hook(hook, self._turn, self._signal)
-        except Aborted:
-            return pending
+                update = _checked("prepare_next_turn", await call_hook(hook, self._turn, self._signal), TurnUpdate)
+            if update is None:
+                return pending
+            self._apply(update)
+            return [*(update.messages or ()), *pending]
         except Exception as error:
-            self.raised = error
+            if not self._cut_off(error):
+                self.raised = error
             return pending
-        if update is None:
-            return pending
-        self._apply(update)
-        return [*(update.messages or ()), *pending]
+
+    def _cut_off(self, error: Exception) -> bool:
+        """Whether an abort of this run stopped a hook; an `Aborted` of something else is the hook's own fault."""
+        return isinstance(error, Aborted) and self._signal.aborted
 
     def must_end(self, decision: End | Continue | None, results: list[ToolResultMessage], more: bool) -> AgentEndReason | None:
         """Why the run cannot go on after this turn, if it cannot; the queues are then left alone."""
@@ -617,14 +625,18 @@ class _Run:
     async def end(self, reason: AgentEndReason) -> list[AgentMessage]:
         """Close the run and return its new messages."""
         limit = self._limits.reached() if reason == "limit" else None
-        if self._guard is not None:
-            self._guard.close()
-        if self._watch is not None:
-            self._watch.release(keep=False)
+        self.close()
         await self.emit(AgentEnd(messages=list(self._new), reason=reason, limit=limit))
         if self.raised is not None:
             raise self.raised
         return self._new
+
+    def close(self) -> None:
+        """Let go of the signals and timers of the run."""
+        if self._guard is not None:
+            self._guard.close()
+        if self._watch is not None:
+            self._watch.release(keep=False)
 
 
 class _LimitCounter:
@@ -665,6 +677,14 @@ class _LimitCounter:
         if limits.deadline is not None and time.monotonic() - self._start >= limits.deadline:
             return "deadline"
         return None
+
+
+def _checked(hook: str, answer: T, *kinds: type[Any]) -> T:
+    """Return a hook's answer; `End` for `End()`, say, is a fault like one that it raises and not "no opinion"."""
+    if answer is not None and not isinstance(answer, kinds):
+        wanted = " or ".join(f"{kind.__name__}(…)" for kind in kinds)
+        raise TypeError(f"{hook} answered {answer!r}, not {wanted} or None")
+    return answer
 
 
 def _default_stream_fn() -> StreamFn:

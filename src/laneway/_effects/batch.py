@@ -22,7 +22,7 @@ from laneway._effects.call_tools import (
     prepare,
     result_message,
 )
-from laneway.abort import AbortSignal, void
+from laneway.abort import AbortSignal, soon
 from laneway.events import AgentEvent, MessageEnd, MessageStart, ToolExecutionEnd, ToolExecutionStart, ToolExecutionUpdate
 from laneway.messages import ToolCall, ToolResult, ToolResultMessage
 from laneway.tools.base import AgentTool, ExecutionMode
@@ -137,7 +137,7 @@ async def _preflight(batch: Batch, call: ToolCall, emit: Emit) -> Prepared | Out
         return stopped
     if batch.before is None:
         return look_up(call, batch.tools)
-    return await prepare(call, batch.tools, before=batch.before(call), signal=batch.signal)
+    return await prepare(call, batch.tools, before=batch.before(call), signal=batch.signal, interrupt=batch.interrupt)
 
 
 class AbortWatch:
@@ -158,9 +158,9 @@ class AbortWatch:
             return
         self.release(keep=False)
         self._running, self._signals = running, (signal, interrupt)
-        self._detach.append(signal.on_abort(lambda: void(self._loop.call_soon_threadsafe(self._abort))))
+        self._detach.append(signal.on_abort(lambda: soon(self._loop, self._abort)))
         if interrupt is not None:
-            self._detach.append(interrupt.on_abort(lambda: void(self._loop.call_soon_threadsafe(self._interrupt))))
+            self._detach.append(interrupt.on_abort(lambda: soon(self._loop, self._interrupt)))
 
     def release(self, *, keep: bool) -> None:
         """Let go of the calls and, unless `keep`, of the signals."""
@@ -175,7 +175,8 @@ class AbortWatch:
             self._running.abort()
 
     def _interrupt(self) -> None:
-        if self._running is not None:
+        interrupt = self._signals[1]
+        if self._running is not None and interrupt is not None and interrupt.aborted:  # else it was meant for the batch before
             self._running.interrupt()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
@@ -74,7 +75,10 @@ def result_message(call: ToolCall, outcome: Outcome) -> ToolResultMessage:
 
 def error_text(error: BaseException) -> str:
     """Return what the model reads of an exception: a ToolError's own words, else the type and its text."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # even that can fail; its type is left to tell
+        text = ""
     if isinstance(error, (ToolError, ToolArgumentsError)) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -88,21 +92,25 @@ def plain_args(args: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- prepare
 
 
-async def prepare(call: ToolCall, tools: Mapping[str, AgentTool], *, before: Before | None, signal: AbortSignal | None) -> Prepared | Outcome:
+async def prepare(
+    call: ToolCall, tools: Mapping[str, AgentTool], *, before: Before | None, signal: AbortSignal | None, interrupt: AbortSignal | None = None
+) -> Prepared | Outcome:
     """Find the tool, shim and validate the arguments, ask the before hook. Anything wrong is an error outcome.
 
-    `before` gets the validated arguments as JSON data. It fails closed: if it raises, answers nonsense or is cut off by an abort,
-    the call does not run. The transcript's call is never changed.
+    `before` gets the validated arguments as JSON data. It fails closed: if it raises, answers nonsense or is cut off by an abort
+    or an interruption, the call does not run. The transcript's call is never changed.
     """
     ready = look_up(call, tools)
     if before is None or isinstance(ready, Outcome):
         return ready
     try:
-        async with abort_scope(signal):
+        async with abort_scope(signal), abort_scope(interrupt):
             answer = await call_hook(before, plain_args(ready.args))
-    except Aborted:
-        return failure(NOT_STARTED, cut="aborted")
     except Exception as error:
+        if isinstance(error, Aborted) and signal is not None and signal.aborted:
+            return failure(NOT_STARTED, cut="aborted")
+        if isinstance(error, Aborted) and interrupt is not None and interrupt.aborted:
+            return failure(INTERRUPTED, cut="interrupted")
         return failure(f"The call was not allowed: the check before it failed ({error_text(error)}).")
     return _decide(ready, answer)
 
@@ -152,7 +160,7 @@ class RunningCall:
 
     __slots__ = (
         "_after", "_call", "_cut", "_detach", "_error", "_future", "_grace", "_host", "_loop", "_on_settled", "_on_update", "_pending",
-        "_prepared", "_pump", "_returned", "_shielded", "_signal", "_started", "_task", "_thread", "_timers", "result",
+        "_prepared", "_pump", "_returned", "_shielded", "_signal", "_task", "_thread", "_timers", "result",
     )  # fmt: skip
 
     def __init__(
@@ -175,13 +183,14 @@ class RunningCall:
         self._cut: Cut | None = None
         self._error: BaseException | None = None
         self._future: asyncio.Future[Outcome] | None = None
-        self._started = self._returned = self._shielded = False
-        self._pending: list[ToolResult] = []
+        self._returned = self._shielded = False
+        self._pending: deque[ToolResult] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._detach: list[Callable[[], None]] = []
         self.result: Outcome | None = None
         self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
         if watch:
             self._detach.append(signal.on_abort(lambda: self._threadsafe(self.abort)))
             if interrupt is not None:
@@ -206,7 +215,6 @@ class RunningCall:
     # -- the tool's task
 
     async def _run(self) -> None:
-        self._started = True
         if self._host is not None:
             set_current_host(self._host)
         prepared = self._prepared
@@ -217,7 +225,7 @@ class RunningCall:
             outcome = self._cancelled()
         except Aborted:
             outcome = self._cancelled() if self._signal.aborted else failure("Aborted: the tool stopped its own work.")
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a command line called as a function ends with SystemExit; it must not end the run
             outcome = failure(error_text(error), details=error.details if isinstance(error, ToolError) else None)
         self._returned = True
         try:
@@ -230,6 +238,12 @@ class RunningCall:
         except asyncio.CancelledError:
             outcome = self._cancelled()
         self._settle(outcome)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Settle what could not settle itself: a task cancelled before its first step, an exception that is no Exception."""
+        error = None if task.cancelled() else task.exception()
+        if self.result is None:
+            self._settle(self._cancelled() if error is None else failure(error_text(error)))
 
     def _cancelled(self) -> Outcome:
         if self._cut == "interrupted":
@@ -256,7 +270,7 @@ class RunningCall:
     async def _deliver(self, on_update: Callable[[ToolResult], Awaitable[None]]) -> None:
         try:
             while self._pending:
-                await on_update(self._pending.pop(0))
+                await on_update(self._pending.popleft())
         except Exception as error:  # the listener's fault, not the tool's: it must reach the owner of the run
             self._error = error
             self._pending.clear()
@@ -283,15 +297,12 @@ class RunningCall:
         self._cancel("aborted")
 
     def _cancel(self, why: Cut) -> None:
-        if self.result is not None:
+        if self.result is not None or (why == "timeout" and self._returned):  # the timeout is the tool's, not that of what comes after
             return
         self._cut = self._cut or why
         if self._shielded:
             return
         self._task.cancel()
-        if not self._started:  # a task cancelled before its first step never runs
-            self._settle(self._cancelled())
-            return
         self._timers.append(self._loop.call_later(ABANDON_AFTER, self._abandon))
 
     def _abandon(self) -> None:
@@ -351,20 +362,28 @@ def _check_result(tool: AgentTool, value: object) -> Outcome:
 
 
 async def finalise(outcome: Outcome, after: After, *, cut: Callable[[], bool] | None = None) -> Outcome:
-    """Ask the after hook and apply its patch; a hook that raises makes the result an error. None fields never erase.
+    """Ask the after hook and apply its patch; a hook that raises or answers nonsense makes the result an error. None fields never erase.
 
     If the call is cut off while the hook runs, the tool's own outcome stands.
     """
     try:
         patch = await call_hook(after, outcome)
+        return outcome if patch is None else _patched(outcome, patch)
     except asyncio.CancelledError:
         if cut is not None and cut():
             return outcome
         raise
     except Exception as error:
         return failure(f"The tool ran, but the check after it failed ({error_text(error)}).")
-    if patch is None:
-        return outcome
+
+
+def _patched(outcome: Outcome, patch: object) -> Outcome:
+    if not isinstance(patch, PatchResult):
+        raise TypeError(f"it answered {patch!r}, not PatchResult or None")
+    content = cast("Any", patch.content)
+    blocks = cast("list[Any]", content if isinstance(content, list) else [content])
+    if content is not None and not (blocks is content and all(isinstance(block, (TextContent, ImageContent)) for block in blocks)):
+        raise TypeError("the content of its PatchResult is not a list of texts and images")
     result = outcome.result
     return Outcome(
         ToolResult(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
+from laneway.abort import being_cancelled
 from laneway.messages import ImageContent, TextContent, Usage
 
 T = TypeVar("T")
@@ -36,8 +38,18 @@ class PatchResult(Struct, kw_only=True, frozen=True):
 
 
 async def call_hook(hook: Callable[..., T | Awaitable[T]], *args: Any) -> T:
-    """Call a hook that may be sync or async."""
-    answer = hook(*args)
-    if hasattr(answer, "__await__"):
-        return await cast("Awaitable[T]", answer)
-    return cast(T, answer)
+    """Call a hook that may be sync or async.
+
+    Raises:
+        Exception: what the hook raises. That something it awaited was cancelled is its fault like any other, a RuntimeError.
+        asyncio.CancelledError: the calling task was cancelled.
+    """
+    try:
+        answer = hook(*args)
+        if hasattr(answer, "__await__"):
+            return await cast("Awaitable[T]", answer)
+        return cast(T, answer)
+    except asyncio.CancelledError as error:
+        if being_cancelled():
+            raise
+        raise RuntimeError("the hook's own work was cancelled") from error

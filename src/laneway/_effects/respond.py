@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from laneway.abort import AbortSignal, void
+from laneway.abort import AbortSignal, being_cancelled, soon
 from laneway.events import BlockEvent, StreamDone, StreamError, StreamStart
 from laneway.llm._writer import describe, kind_of
 from laneway.llm.base import Model, ProviderFailure, StreamFn, StreamOptions, Transcript
@@ -71,13 +71,16 @@ async def respond(
         if guard.took_back():
             assert signal is not None
             return _settle(last or _empty(model), ProviderFailure(_abort_text(signal)), signal)
+        if (guard.waiting or stream is None) and not being_cancelled():  # it leaked out of the stream: a request that its own client gave up
+            return _settle(last or _empty(model), ProviderFailure("the provider's client cancelled the request", kind="network"), signal)
         raise
     finally:
         guard.waiting = False
+        if stream is not None and hasattr(stream, "aclose"):
+            await _close(stream, guard)
+        guard.took_back()  # a stream may answer the cut with its last word; the task is not to stay cancelled for it
         if own:
             guard.close()
-        if stream is not None and hasattr(stream, "aclose"):
-            await _close(stream)
 
 
 class _Foreign(Exception):
@@ -87,35 +90,42 @@ class _Foreign(Exception):
         self.error = error
 
 
-async def _close(stream: Any) -> None:
+async def _close(stream: Any, guard: StreamGuard) -> None:
     try:
-        await stream.aclose()
+        await guard.wait(stream.aclose())
+    except asyncio.CancelledError:
+        if not guard.took_back():
+            raise
+        logger.warning("closing a response stream took too long and was given up")
     except Exception:
         logger.warning("closing a response stream failed", exc_info=True)
 
 
 class StreamGuard:
-    """Cuts off awaits on a stream that goes on after an abort and a grace. Belongs to the task that made it; costs two attribute writes per await."""
+    """Cuts off awaits on a stream that goes on after an abort and a grace, again after each grace if that was swallowed.
 
-    __slots__ = ("_cut", "_detach", "_loop", "_task", "_timer", "waiting")
+    Belongs to the task that made it; costs two attribute writes per await.
+    """
+
+    __slots__ = ("_cuts", "_detach", "_loop", "_task", "_timer", "waiting")
 
     def __init__(self, signal: AbortSignal | None) -> None:
-        self.waiting = self._cut = False
+        self.waiting = False
+        self._cuts = 0  # cancellations that were not taken back yet
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._detach = None if signal is None else signal.on_abort(lambda: void(self._loop.call_soon_threadsafe(self._arm)))
+        self._detach = None if signal is None else signal.on_abort(lambda: soon(self._loop, self._arm))
 
     def _arm(self) -> None:
         if self._detach is not None:
             self._timer = self._loop.call_later(STREAM_ABORT_GRACE, self._expire)
 
     def _expire(self) -> None:
-        if self.waiting and self._task is not None:
-            self._cut = True
+        if self.waiting and self._task is not None:  # else a listener is slow: look again when the stream may be waited for
+            self._cuts += 1
             self._task.cancel()
-        else:  # a listener is slow: look again when the stream may be waited for
-            self._timer = self._loop.call_later(STREAM_ABORT_GRACE, self._expire)
+        self._timer = self._loop.call_later(STREAM_ABORT_GRACE, self._expire)
 
     async def wait(self, step: Awaitable[Any]) -> Any:
         """Await something of the stream under the guard."""
@@ -126,11 +136,13 @@ class StreamGuard:
             self.waiting = False
 
     def took_back(self) -> bool:
-        """Whether the cancellation at hand was the guard's own; it is then taken back."""
-        if self._cut and self._task is not None:
-            self._cut = False
-            return self._task.uncancel() == 0
-        return False
+        """Take back the guard's own cancellations; say whether the one at hand was no other."""
+        cuts, self._cuts = self._cuts, 0
+        if not cuts or self._task is None:
+            return False
+        for _ in range(cuts):
+            self._task.uncancel()
+        return self._task.cancelling() == 0
 
     def close(self) -> None:
         """Stop watching the signal."""

@@ -277,7 +277,10 @@ class StreamWriter:
 
 def describe(error: BaseException) -> str:
     """Return a sentence for an exception; the type's name where it has no text."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # even that can fail; its type is left to tell
+        text = ""
     if not text:
         return type(error).__name__
     return text if isinstance(error, (ProviderFailure, Aborted)) else f"{type(error).__name__}: {text}"
