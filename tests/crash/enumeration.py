@@ -85,7 +85,7 @@ async def crash_once(script: Script, at: int, mode: Mode) -> World:
     """Crash the first process at one commit and let a second one finish."""
     world = script.world()
     await process(script, world, wrap(world.storage, at, mode), script.play)
-    await _recover(script, world)
+    await recover(script, world)
     return world
 
 
@@ -97,12 +97,13 @@ async def crash_twice(script: Script, at: int, mode: Mode, again: Mode) -> int:
         world = script.world()
         await process(script, world, wrap(world.storage, at, mode), script.play)
         crashed = await process(script, world, wrap(world.storage, number, again), script.finish)
-        await _recover(script, world)
+        await recover(script, world)
         if not crashed:
             return number
 
 
-async def _recover(script: Script, world: World) -> None:
+async def recover(script: Script, world: World) -> None:
+    """Let a process that lives finish, and look at what is left."""
     assert not await process(script, world, Kept(world.storage), script.finish)
     await _verify(script, world)
 
