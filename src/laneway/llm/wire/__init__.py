@@ -1,8 +1,9 @@
 """Wires: one package per protocol, each split into a pure `encode`, a pure `decode` and a `client` that does the I/O.
 
 A wire's module has `stream(model, transcript, options) -> AssistantStream`; `load_wire` finds it by `Model.api`. Wires do not
-know each other (but for `azure`, which is `openai_responses` at another address). What they share is in `laneway.llm`: `_client`
-(the life of a request), `_http`, `_sse`, `_errors`, `_transform` (hand-off), `_thinking`, `_usage`, `_lenient`, `_writer`.
+know each other (but for `azure` and `google_vertex`, which are `openai_responses` and `google_generate` at another address). What they
+share is in `laneway.llm`: `_client` (the life of a request), `_http`, `_sse`, `_errors`, `_transform` (hand-off), `_thinking`, `_usage`,
+`_lenient`, `_writer`.
 """
 
 from __future__ import annotations
