@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import msgspec
 from msgspec import Struct
@@ -33,15 +33,15 @@ _LOOK_AT = 50
 
 def resume(arguments: argparse.Namespace) -> int:
     """Find the session, show what is open in it, and go on, abort or leave it; return the exit code."""
-    return run_to_the_end(_resume(arguments, os.path.realpath(os.getcwd())))
+    return run_to_the_end(_resume(arguments, os.path.realpath(os.getcwd()), sys.stdout))
 
 
-async def _resume(given: argparse.Namespace, here: str) -> int:
+async def _resume(given: argparse.Namespace, here: str, out: TextIO) -> int:
     repo = SqliteRepo(sessions_dir(given.session_dir))
     session_id = await _which(repo, given.id, here)
     session = await open_session(repo, session_id)
     try:
-        agent, tools, note = await _attach(session, given)
+        agent, tools, note = await _attach(session, given, out)
     except BaseException:
         await session.close()
         raise
@@ -78,7 +78,7 @@ def _field(value: object, name: str) -> Any:
     return cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
 
 
-async def _attach(session: Session, given: argparse.Namespace) -> tuple[DurableAgent, list[AgentTool], Any]:
+async def _attach(session: Session, given: argparse.Namespace, out: TextIO) -> tuple[DurableAgent, list[AgentTool], Any]:
     metadata = session.metadata
     cwd = Path(metadata.cwd or ".")
     if not await asyncio.to_thread(cwd.is_dir):
@@ -89,7 +89,7 @@ async def _attach(session: Session, given: argparse.Namespace) -> tuple[DurableA
     spec = given.model or (f"{named['provider']}/{named['model_id']}" if named else None)
     choice = choose_model(spec)
     tools = choose_tools("read,bash,edit,write,grep,find,ls", cwd=cwd, read_only=False, allow_outside=task.allow_outside)
-    renderer = make_renderer(given, {"model": choice.model.spec, "cwd": str(cwd), "session": metadata.id})
+    renderer = make_renderer(given, {"model": choice.model.spec, "cwd": str(cwd), "session": metadata.id}, out)
     agent = await DurableAgent.open(session, model=choice.model, tools=tools, active=None, thinking=None, task=task, note=aside(given, renderer))
     if given.model:
         await agent.lane.set_model(choice.model)

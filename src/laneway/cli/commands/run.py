@@ -10,7 +10,7 @@ from contextlib import redirect_stdout, suppress
 from contextvars import copy_context
 from pathlib import Path
 from signal import Signals as Signal
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from laneway.abort import AbortSignal
 from laneway.agent import Agent
@@ -143,15 +143,15 @@ def _folder(name: str) -> Path:
         raise CliError(f"--cwd: {name} cannot be used: {error}") from error
 
 
-def make_renderer(arguments: argparse.Namespace, header: dict[str, Any]) -> Renderer:
+def make_renderer(arguments: argparse.Namespace, header: dict[str, Any], out: TextIO | None = None) -> Renderer:
     """Return what shows a run: events as lines with `--json` (after `header`), text otherwise."""
     if arguments.json:
         from laneway.cli.render.json_lines import JsonRenderer
 
-        return JsonRenderer(header)
+        return JsonRenderer(header, (out or sys.stdout).buffer)
     from laneway.cli.render.text import TextRenderer
 
-    return TextRenderer(quiet=arguments.quiet)
+    return TextRenderer(out, quiet=arguments.quiet)
 
 
 def run_to_the_end(work: Coroutine[object, object, int]) -> int:

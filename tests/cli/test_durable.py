@@ -1,0 +1,117 @@
+"""`laneway run` and `laneway resume`: a run that survives its process, told as a person sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from cli.running import run, started
+from cli.serving import asked, at, calling, saying, text_of
+from llm.loopback import Loopback
+
+RUN = ["run", "-m", "custom/m"]
+SCRIPT = "echo ran >> ran.txt; echo begun; sleep 1000"
+
+
+async def begun(work: Path) -> None:
+    """Wait until the command of `SCRIPT` runs."""
+    async with asyncio.timeout(30):
+        while not (work / "ran.txt").exists():
+            await asyncio.sleep(0.02)
+
+
+async def left_open(env: dict[str, str], work: Path, number: signal.Signals) -> tuple[int, str]:
+    """Run a task until its command is under way, send a signal, and return how the process ended and what it said."""
+    async with Loopback([calling("bash", {"command": SCRIPT})]) as server, started([*RUN, "do it"], at(server, env), cwd=work) as running:
+        await begun(work)
+        running.signal(number)
+        done = await running.end()
+    return done.code, done.err
+
+
+async def test_a_killed_run_goes_on_without_repeating_what_had_begun(env: dict[str, str], work: Path) -> None:
+    """SIGKILL in the middle of a command: the card says what is uncertain, resume tells the model, the command ran once."""
+    code, _ = await left_open(env, work, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    async with Loopback([saying("It was interrupted.")]) as server:
+        looked = await run(["resume"], at(server, env), cwd=work)
+        looked.check(75, "laneway resume", "goes on")
+        assert "asked          do it" in looked.err
+        assert "uncertain      bash" in looked.err
+        assert server.requests == []
+        resumed = await run(["resume", "--yes"], at(server, env), cwd=work)
+    resumed.check(0)
+    assert resumed.out == "It was interrupted.\n"
+    assert "not run again" in text_of(asked(server)[-1])
+    assert (work / "ran.txt").read_text() == "ran\n"
+
+
+async def test_a_terminated_run_is_left_open(env: dict[str, str], work: Path) -> None:
+    """SIGTERM is a controlled crash: the command is ended, the run stays, and how to go on is said."""
+    code, said = await left_open(env, work, signal.SIGTERM)
+    assert code == 143
+    assert "stopped by SIGTERM; the run is open: laneway resume" in said
+    async with Loopback([saying("Done.")]) as server:
+        (await run(["resume", "-y", "-q"], at(server, env), cwd=work)).check(0)
+    assert (work / "ran.txt").read_text() == "ran\n"
+
+
+async def test_ctrl_c_ends_the_run_for_good(env: dict[str, str], work: Path) -> None:
+    """The first Ctrl-C aborts: nothing is left to resume, and the session can go on with another prompt."""
+    code, _ = await left_open(env, work, signal.SIGINT)
+    assert code == 3
+    async with Loopback([saying("Hello again.")]) as server:
+        (await run(["resume", "-y"], at(server, env), cwd=work)).check(2, "nothing was left open")
+        sessions = await run(["sessions", "list", "--json"], env, cwd=work)
+        done = await run([*RUN, "--session", sessions.events[0]["id"], "and now?"], at(server, env), cwd=work)
+    done.check(0)
+    assert [m["role"] for m in asked(server)][-3:] == ["assistant", "tool", "user"]
+
+
+async def test_a_session_goes_on_with_its_history(env: dict[str, str], work: Path) -> None:
+    """`--session` takes any beginning or end of an id; the JSON header says the whole one."""
+    async with Loopback([saying("One."), saying("Two.")]) as server:
+        first = await run([*RUN, "--json", "one?"], at(server, env), cwd=work)
+        session = first.events[0]["session"]
+        second = await run([*RUN, "--session", session[-12:], "two?"], at(server, env), cwd=work)
+    second.check(0)
+    assert [text_of(m) for m in asked(server)][-3:] == ["one?", "One.", "two?"]
+
+
+async def test_a_run_that_is_open_takes_no_other_prompt(env: dict[str, str], work: Path) -> None:
+    """Exit code 75, and the way to go on."""
+    await left_open(env, work, signal.SIGKILL)
+    async with Loopback([]) as server:
+        listed = await run(["sessions", "list", "--json"], env, cwd=work)
+        done = await run([*RUN, "--session", listed.events[0]["id"], "more"], at(server, env), cwd=work)
+    done.check(75, "laneway resume", "not over")
+    assert server.requests == []
+
+
+async def test_a_session_of_another_process_is_refused(env: dict[str, str], work: Path) -> None:
+    """Exit code 4, and who has it."""
+    async with Loopback([calling("bash", {"command": SCRIPT})]) as server, started([*RUN, "do it"], at(server, env), cwd=work) as running:
+        await begun(work)
+        done = await run(["resume", "--yes"], at(server, env), cwd=work)
+        done.check(4, str(running.process.pid))
+
+
+async def test_nothing_is_kept_without_a_session(env: dict[str, str], work: Path) -> None:
+    """`--no-session`."""
+    async with Loopback([saying("Hi.")]) as server:
+        (await run([*RUN, "--no-session", "hi"], at(server, env), cwd=work)).check(0)
+    assert (await run(["sessions", "list", "--json"], env, cwd=work)).events == []
+
+
+@pytest.mark.parametrize("words", [["resume", "nope"], ["run", "-m", "custom/m", "--session", "nope", "go"]])
+async def test_an_unknown_session_is_one_sentence(env: dict[str, str], work: Path, words: list[str]) -> None:
+    """Nothing is asked of a model."""
+    async with Loopback([]) as server:
+        done = await run(words, at(server, env), cwd=work)
+    assert done.code == 2
+    assert len(done.sentences) == 1
+    assert "nope" in done.sentences[0]
+    assert server.requests == []
