@@ -93,6 +93,7 @@ async def test_a_close_in_the_middle_writes_nothing_and_can_be_resumed(lane_of: 
         await working
     await asyncio.sleep(0.01)
     assert len(fixture.recording.commits) == commits
+    assert fixture.harness._runtime.fault is None
     gate.set()
     await fixture.open()
     assert (await fixture.lane.resume()).status == "completed"

@@ -339,3 +339,5 @@ async def test_nothing_is_told_after_a_close(lane_of: Any) -> None:
     count = len(fixture.events)
     await asyncio.gather(running, return_exceptions=True)
     assert len(fixture.events) == count
+    assert fixture.told("fault") == []
+    assert fixture.harness._runtime.fault is None  # a close is no fault

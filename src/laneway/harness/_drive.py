@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from laneway._effects.call_tools import Prepared
-from laneway.errors import Aborted, HarnessFault
+from laneway.errors import Aborted, HarnessClosed, HarnessFault
 from laneway.harness import _telemetry
 from laneway.harness._events import OperationPresence
 from laneway.harness._gate import Gate
@@ -108,10 +108,10 @@ class Drive:
         error: BaseException | None = None
         try:
             outcome = await run(self)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, HarnessClosed):
             error = self.runtime.fault or Closed()
-        except (HarnessFault, Closed) as stopped:
-            error = stopped
+        except HarnessFault as fault:
+            error = fault
         except Exception as failure:
             error = failure if isinstance(failure, _PassFailed) else self.runtime.fail(failure)
         self._uninstall()

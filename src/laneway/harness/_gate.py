@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from laneway.abort import AbortController, AbortSignal
-from laneway.errors import Aborted, HarnessClosed
+from laneway.errors import Aborted
+from laneway.harness.results import Closed
 
 
 class Gate:
@@ -31,10 +32,10 @@ class Gate:
 
         Raises:
             Aborted: an abort was requested; the machine reconciles once it is durable.
-            HarnessClosed: the harness stops.
+            Closed: the harness stops.
         """
         if self.state == "closed":
-            raise HarnessClosed("the harness is closing")
+            raise Closed
         if self.state == "aborting":
             raise Aborted("the operation is being aborted")
 
