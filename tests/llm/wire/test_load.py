@@ -17,5 +17,5 @@ def test_a_wire_is_found_by_the_model_s_api() -> None:
 @pytest.mark.parametrize("api", ["", "no_such_wire", "../x", "_private", "openai chat"])
 def test_an_unknown_wire_is_an_error_that_names_it(api: str) -> None:
     """A typo in a user's model says what it is."""
-    with pytest.raises(ModelError, match="there is no wire"):
+    with pytest.raises(ModelError, match="does not speak"):
         load_wire(api)

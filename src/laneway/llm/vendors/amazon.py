@@ -1,4 +1,7 @@
-"""Amazon Bedrock: a bearer token, or AWS credentials that the wire finds the way AWS's own tools do."""
+"""Amazon Bedrock: a bearer token, or AWS credentials that the wire finds the way AWS's own tools do.
+
+The wire itself, `bedrock_converse`, is not written yet: the models are listed with their limits and prices, and a request to one says so.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,6 @@ PROVIDERS = (
         ambient=_aws_credentials,
         help="AWS_BEARER_TOKEN_BEDROCK, or AWS credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID, …)",
         models=shard("bedrock"),
-        extra="bedrock",
+        available=lambda: False,  # until there is a wire
     ),
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 
 from laneway.errors import ModelError
 from laneway.llm.base import AssistantStream, Model, StreamOptions, Transcript
@@ -28,5 +29,6 @@ def load_wire(api: str) -> WireStream:
     """
     name = f"laneway.llm.wire.{api}"
     if not api.isidentifier() or api.startswith("_") or find_spec(name) is None:
-        raise ModelError(f"there is no wire {api!r}; the model's `api` must name one, such as 'openai_chat'")
+        known = ", ".join(sorted(module.name for module in iter_modules(__path__) if module.ispkg))
+        raise ModelError(f"laneway does not speak {api!r}; the model's `api` must name one of its wires: {known}")
     return import_module(name).stream
