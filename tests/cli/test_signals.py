@@ -17,7 +17,7 @@ from laneway.messages import AssistantMessage, ToolResultMessage
 from llm.chat import chunk, fragment, tools
 from llm.loopback import Loopback, error_reply, sse_reply
 
-RUN = ("run", "-m", "custom/m", "--json")
+RUN = ("run", "--no-session", "-m", "custom/m", "--json")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 3), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -106,7 +106,7 @@ async def test_a_signal_that_was_ignored_stays_ignored(env: dict[str, str], work
     """As under `nohup`: the terminal goes, the run goes on."""
     release = asyncio.Event()
     async with Loopback([saying("On 14", release, " March.")]) as server:
-        command = ["/bin/sh", "-c", f"trap '' HUP; exec {COMMAND[0]} -m laneway run -m custom/m --json go"]
+        command = ["/bin/sh", "-c", f"trap '' HUP; exec {COMMAND[0]} -m laneway run --no-session -m custom/m --json go"]
         async with started([], at(server, env), cwd=work, command=command) as running:
             await running.until("On 14")
             running.signal(signal.SIGHUP)

@@ -11,7 +11,7 @@ from cli.running import terminal, without_styles
 from cli.serving import at, calling, saying
 from llm.loopback import Loopback
 
-RUN = ("run", "-m", "custom/m")
+RUN = ("run", "--no-session", "-m", "custom/m")
 
 
 async def test_an_answer_streams_as_it_arrives(env: dict[str, str], work: Path):

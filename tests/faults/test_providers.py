@@ -17,7 +17,7 @@ from laneway.messages import AssistantMessage, ToolResultMessage
 from llm.chat import chunk, fragment, tools
 from llm.loopback import CLOSE, CUT, Answer, Loopback, error_reply, sse, sse_reply
 
-RUN = ("run", "-m", "custom/m", "-t", "ls", "--json", "go")
+RUN = ("run", "--no-session", "-m", "custom/m", "-t", "ls", "--json", "go")
 PAGE = "<!doctype html><html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
 HALF = sse(chunk("caf\u00e9"))
 HALF = HALF[: HALF.index(b"\\u00e9")] + b"\xc3"
@@ -61,6 +61,26 @@ async def test_a_failed_response_is_one_sentence(env: dict[str, str], work: Path
     assert done.events[-1]["reason"] == "error"
 
 
+@pytest.mark.parametrize(
+    ("answer", "said", "requests"),
+    [
+        pytest.param(error_reply(401, {"error": {"message": "Incorrect API key"}}), ["401", "API key"], 1, id="401"),
+        pytest.param(error_reply(500, "tripped"), ["500", "tripped"], 3, id="500"),
+        pytest.param(sse_reply(chunk("On 14"), CUT), ["connection"], 3, id="reset in the middle"),
+        pytest.param(_raw(HALF), [""], 3, id="half a character at the end"),
+    ],
+)
+async def test_the_durable_run_fails_in_the_same_words(env: dict[str, str], work: Path, answer: Answer, said: list[str], requests: int):
+    """With a session what may pass is asked again as a new response; what failed stays out of every request, and one sentence ends it."""
+    async with Loopback([answer]) as server:
+        done = await run(["run", "-m", "custom/m", "-t", "ls", "--json", "go"], at(server, env), cwd=work)
+    done.check(1, "the run failed", *said)
+    assert sum("trying again" in sentence for sentence in done.sentences) == requests - 1
+    done.check_transcript()
+    assert len(server.requests) == requests
+    assert [m["role"] for m in asked(server)] == ["user"]
+
+
 async def test_a_refused_connection_names_the_address_and_what_to_check(env: dict[str, str], work: Path):
     """Nobody listens there."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -97,7 +117,7 @@ async def test_a_character_in_two_halves_is_one(env: dict[str, str], work: Path)
         .replace(b"\\ud83d\\ude00", "😀".encode())
     )
     async with Loopback([Answer(steps=[body[i : i + 1] for i in range(len(body))])]) as server:
-        done = await run(["run", "-m", "custom/m", "go"], at(server, env), cwd=work)
+        done = await run(["run", "--no-session", "-m", "custom/m", "go"], at(server, env), cwd=work)
     done.check(0)
     assert done.out == "café 😀\n"
 
@@ -162,7 +182,7 @@ async def test_an_event_of_five_megabytes(env: dict[str, str], work: Path):
     """Arrives, as text and as the arguments of a call."""
     big = "x" * (5 * 1024 * 1024)
     async with Loopback([calling("write", {"path": "big.txt", "content": big}), saying(big)]) as server:
-        done = await run(["run", "-m", "custom/m", "go"], at(server, env), cwd=work)
+        done = await run(["run", "--no-session", "-m", "custom/m", "go"], at(server, env), cwd=work)
     done.check(0)
     assert done.out == big + "\n"
     assert (work / "big.txt").read_text() == big
@@ -173,7 +193,7 @@ async def test_calls_of_a_response_that_was_cut_off_are_never_made(env: dict[str
     """Stopped by the output limit in the middle of a call: it may be incomplete, so it is answered with an error and not run."""
     cut = sse_reply(tools(fragment('{"path": "half.txt", "content": "x"', index=0, call_id="c", name="write")), chunk(finish="length"), "[DONE]")
     async with Loopback([cut, saying("smaller then")]) as server:
-        done = await run(["run", "-m", "custom/m", "--json", "go"], at(server, env), cwd=work)
+        done = await run(["run", "--no-session", "-m", "custom/m", "--json", "go"], at(server, env), cwd=work)
     done.check(0)
     assert not (work / "half.txt").exists()
     _, _, result, _ = done.check_transcript()

@@ -218,7 +218,7 @@ async def test_a_command_that_prints_without_end_costs_no_memory(env: dict[str, 
     )
     command = "head -c 1000000000 /dev/zero | tr '\\0' 'x' | fold -w 1000; echo; echo the end"
     async with Loopback([calling("bash", {"command": command}), saying("That was a lot.")]) as server:
-        arguments = ["run", "-m", "custom/m", "-q", "go"]
+        arguments = ["run", "--no-session", "-m", "custom/m", "-q", "go"]
         done = await run(arguments, {**at(server, env), "TMPDIR": str(work)}, cwd=work, command=[sys.executable, "-c", program], guard=180)
     done.check(0)
     told = text_of(asked(server)[-1])
@@ -234,7 +234,7 @@ async def test_a_daemon_that_a_command_leaves_holds_nothing_up(env: dict[str, st
     """It keeps the pipe; the call returns with what was printed, and names what still runs."""
     script = "sleep 300 & echo $! > daemon; echo started"
     async with Loopback([calling("bash", {"command": script}), saying("ok")]) as server:
-        done = await run(["run", "-m", "custom/m", "--json", "go"], at(server, env), cwd=work)
+        done = await run(["run", "--no-session", "-m", "custom/m", "--json", "go"], at(server, env), cwd=work)
     pid = int((work / "daemon").read_text())
     try:
         done.check(0)
