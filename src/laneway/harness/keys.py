@@ -4,7 +4,7 @@
 |---|---|---|---|
 | `branch.tip/{lane}` | value | entry id or None | branch |
 | `lane.config/{lane}` | value | `LaneConfiguration` | lane |
-| `lane.state/{lane}` | value | `LaneRecord` | lane |
+| `lane.state/{lane}` | value | `LaneRecord`: current and last operation, the first 64 queued items | lane |
 | `op.meta/{op}` | value | `OperationMeta`, immutable | open operation |
 | `op.state/{op}` | value | the current leaf | open operation |
 | `op.tool_args/{op}:{turn}:{source_index}` | value | validated arguments | until the batch completes |
