@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from laneway.abort import AbortController
@@ -64,7 +65,7 @@ class EventStream(Generic[E, R]):
         self._controller = controller
         self._task = asyncio.get_running_loop().create_task(produce(self._channel.put))
         self._task.add_done_callback(self._channel.finish)
-        self._task.add_done_callback(_retrieve)
+        self._task.add_done_callback(partial(_retrieve, controller))
 
     async def __anext__(self) -> E:
         channel = self._channel
@@ -121,7 +122,9 @@ class EventStream(Generic[E, R]):
             self._controller.abort("the event stream was dropped")
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Mark the task's exception as seen: it belongs to whoever asks for the result."""
-    if not task.cancelled():
+def _retrieve(controller: AbortController, task: asyncio.Task[Any]) -> None:
+    """Mark the task's exception as seen: it belongs to whoever asks for the result. One cancelled before it began leaves a run to abort."""
+    if task.cancelled():
+        controller.abort("the task of the event stream was cancelled")
+    else:
         task.exception()

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from laneway._effects.call_tools import ABORTED, failure, result_message
 from laneway._event_stream import EventStream
-from laneway.abort import AbortController, AbortSignal
+from laneway.abort import AbortController, AbortSignal, being_cancelled
 from laneway.errors import AgentBusy, LoopInputError, WouldDeadlock
 from laneway.events import AgentEnd, AgentEvent, MessageEnd, MessageStart, MessageUpdate, ToolExecutionEnd, ToolExecutionStart
 from laneway.llm.base import Model, StreamFn, StreamOptions, ThinkingLevel
@@ -53,7 +53,7 @@ class AgentState:
 
     @property
     def model(self) -> Model:
-        """The model of the next request; assign a `Model` or a "provider/id" spec."""
+        """The model of the next run; assign a `Model` or a "provider/id" spec. (Within a run, `prepare_request` changes it.)"""
         return self._model
 
     @model.setter
@@ -153,9 +153,9 @@ class _Subscription:
 
 
 class _ActiveRun:
-    """One run: its abort, its listeners' failures, and the batch that an interrupting steer may stop."""
+    """One run: its abort, its listeners' failures, what it took from the queues, and the batch that an interrupting steer may stop."""
 
-    __slots__ = ("batch", "controller", "failures", "idle", "loop", "owner", "signal", "silenced", "sink")
+    __slots__ = ("batch", "controller", "failures", "idle", "loop", "owner", "signal", "silenced", "sink", "taken")
 
     def __init__(self, owner: Agent, controller: AbortController, sink: Callable[[AgentEvent], Awaitable[None]] | None) -> None:
         self.owner, self.controller, self.signal, self.sink = owner, controller, controller.signal, sink
@@ -163,6 +163,7 @@ class _ActiveRun:
         self.failures: list[Exception] = []
         self.silenced: set[_Subscription] = set()
         self.batch: AbortController | None = None
+        self.taken: list[tuple[deque[AgentMessage], AgentMessage]] = []
         self.idle: asyncio.Event = asyncio.Event()
 
     async def emit(self, event: AgentEvent) -> None:
@@ -177,12 +178,12 @@ class _ActiveRun:
                 continue
             try:
                 done = subscription.listener(event, self.signal)
-                if done is not None:
+                if done is not None and hasattr(done, "__await__"):  # a lambda may return anything
                     await done
             except Exception as error:
                 self.fail(subscription, error)
             except asyncio.CancelledError as error:
-                if _being_cancelled():
+                if being_cancelled():
                     raise
                 text = f"a listener's own work was cancelled while it handled {event.type}"
                 self.fail(subscription, RuntimeError(text).with_traceback(error.__traceback__))
@@ -267,7 +268,7 @@ class Agent:
         self.stream_options = stream_options or StreamOptions()
         self._steering: deque[AgentMessage] = deque()
         self._follow_up: deque[AgentMessage] = deque()
-        self._interrupting = False
+        self._urgent: set[int] = set()  # ids of the queued messages that cannot wait for the batch
         self.listeners: tuple[_Subscription, ...] = ()  # replaced, never changed: a run may be iterating over it
         self._run: _ActiveRun | None = None
 
@@ -294,8 +295,8 @@ class Agent:
             AgentBusy: a run is going on.
             LoopInputError: nothing to answer: no conversation yet, or an answered one with empty queues. The queues are untouched.
         """
-        prompts, drained = self._continuation()
-        return await self._start(prompts, AbortController(), skip_first_poll=drained)
+        prompts, source = self._continuation()
+        return await self._start(prompts, AbortController(), source)
 
     def stream(self, prompt: Input | None = None, *, images: Sequence[ImageContent] | None = None) -> EventStream[AgentEvent, list[AgentMessage]]:
         """The same run as an async iterator of events: `async for event in agent.stream("…")`; without a prompt it continues.
@@ -305,16 +306,17 @@ class Agent:
         Raises:
             AgentBusy, LoopInputError: as `prompt` and `continue_`, at the call.
         """
-        drained = False
+        asyncio.get_running_loop()  # before anything is taken from a queue
+        source = None
         if prompt is None:
-            prompts, drained = self._continuation()
+            prompts, source = self._continuation()
         else:
             self._check_idle("stream() cannot start a second run while one is going on: use steer() or follow_up() to add a message")
             prompts = to_messages(prompt, images)
         controller = AbortController()
 
         def produce(put: Callable[[AgentEvent], Any]) -> Any:
-            return self._start(prompts, controller, skip_first_poll=drained, sink=put)
+            return self._start(prompts, controller, source, put)
 
         return EventStream(produce, controller)
 
@@ -330,23 +332,29 @@ class Agent:
             return asyncio.run(self.prompt(prompt, images=images))
         raise WouldDeadlock("prompt_sync() was called inside a running event loop, which it would block: use `await agent.prompt(…)`")
 
-    def _continuation(self) -> tuple[list[AgentMessage], bool]:
-        """What a continuing run starts with, and whether steering was drained for it already."""
+    def _continuation(self) -> tuple[list[AgentMessage], deque[AgentMessage] | None]:
+        """What a continuing run starts with, and the queue that it was drained from."""
         self._check_idle("continue_() cannot start a second run while one is going on: it will answer what is queued by itself")
         conversation = [message for message in self.state.messages if not isinstance(message, SystemMessage)]
         if not conversation:
             raise LoopInputError("cannot continue: there are no messages yet; start with prompt()")
         if not isinstance(conversation[-1], AssistantMessage):
-            return [], False
+            return [], None
         if self._steering:
-            return self._drain_steering(), True
+            return self._drain(self._steering, self.steering_mode), self._steering
         if self._follow_up:
-            return self._drain(self._follow_up, self.follow_up_mode), False
+            return self._drain(self._follow_up, self.follow_up_mode), self._follow_up
         raise LoopInputError("cannot continue: the last message is the assistant's answer and nothing is queued; use prompt()")
 
     def _check_idle(self, text: str) -> None:
-        if self._run is not None:
+        if self._current_run() is not None:
             raise AgentBusy(text)
+
+    def _current_run(self) -> _ActiveRun | None:
+        run = self._run
+        if run is not None and run.loop.is_closed():  # closed on it: nothing of it can ever end
+            self._let_go(run, torn=True)
+        return self._run
 
     # ------------------------------------------------------------------------------------------------ the run
 
@@ -354,33 +362,51 @@ class Agent:
         self,
         prompts: list[AgentMessage],
         controller: AbortController,
-        *,
-        skip_first_poll: bool = False,
+        source: deque[AgentMessage] | None = None,
         sink: Callable[[AgentEvent], Awaitable[None]] | None = None,
     ) -> Awaitable[list[AgentMessage]]:
-        """Mark the agent busy at once, before anything is awaited."""
+        """Mark the agent busy at once, before anything is awaited. `source` is the queue that the prompts were drained from."""
         run = self._run = self.state._run = _ActiveRun(self, controller, sink)  # pyright: ignore[reportPrivateUsage] - the state is the agent's own
         self.state._error = None  # pyright: ignore[reportPrivateUsage]
-        return settle_on_cancel(self._body(run, prompts, skip_first_poll), controller, self.abort_grace)
+        if source is not None:
+            run.taken += [(source, message) for message in prompts]
+        task = run.loop.create_task(self._body(run, prompts, skip_first_poll=source is self._steering))
+        task.add_done_callback(lambda _: self._let_go(run, torn=True))  # for a task that was cancelled before its first step
+        return settle_on_cancel(task, controller, self.abort_grace)
 
-    async def _body(self, run: _ActiveRun, prompts: list[AgentMessage], skip_first_poll: bool) -> list[AgentMessage]:
+    async def _body(self, run: _ActiveRun, prompts: list[AgentMessage], *, skip_first_poll: bool) -> list[AgentMessage]:
         _inside.set((*_inside.get(), run))
-        state = self.state
-
+        torn = True
         try:
-            context = AgentContext(messages=state.messages, tools=state.tools)
+            context = AgentContext(messages=self.state.messages, tools=self.state.tools)
             config = self._config(run, skip_first_poll)
             new = await run_in_loop(prompts, context, config, run.emit, signal=run.controller.signal, stream_fn=self.stream_fn)
-        except BaseException:  # torn apart: a listener outlasted the grace of a cancellation, say
-            self._answer_open_calls()
-            raise
+            torn = False
+        except Exception as error:  # of a hook, raised when all is settled
+            if not run.failures:
+                raise
+            raise ExceptionGroup("listeners and a hook raised", [*run.failures, error]) from None
         finally:
-            state._streaming_message, state._pending, state._run = None, frozenset(), None  # pyright: ignore[reportPrivateUsage] - as above
-            self._run = None
-            run.idle.set()
+            self._let_go(run, torn=torn)
         if run.failures:
             raise run.failures[0] if len(run.failures) == 1 else ExceptionGroup("several listeners raised", run.failures)
         return new
+
+    def _let_go(self, run: _ActiveRun, *, torn: bool) -> None:
+        """Make the agent idle, once per run. One that was torn apart (a listener outlasted the grace of a cancellation, say) is repaired."""
+        if self._run is not run:
+            return
+        state = self.state
+        if torn:
+            self._answer_open_calls()
+            there = {id(message) for message in state.messages}
+            for queue, message in reversed(run.taken):
+                if id(message) not in there:  # taken, but not delivered
+                    queue.appendleft(message)
+        state._streaming_message, state._pending, state._run = None, frozenset(), None  # pyright: ignore[reportPrivateUsage] - as above
+        self._run = None
+        if not run.loop.is_closed():
+            run.idle.set()
 
     def _answer_open_calls(self) -> None:
         """Give the calls that a torn run left open a result each: whatever happened, the transcript can go on."""
@@ -399,18 +425,29 @@ class Agent:
             if skip_first_poll:  # it was drained to start this run: the same message must not be eaten twice
                 skip_first_poll = False
                 return []
-            return self._drain_steering() if self._steering else []
+            return take(self._steering, self.steering_mode)
+
+        def take(queue: deque[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
+            if not queue:
+                return []
+            drained = self._drain(queue, mode)
+            run.taken += [(queue, message) for message in drained]
+            return drained
 
         def interrupt() -> AbortSignal:
             if run.batch is None or run.batch.signal.aborted:
                 run.batch = AbortController()
-            if self._interrupting:
+            if self._cannot_wait():
                 run.batch.abort()
             return run.batch.signal
 
         options = self.stream_options
         if self.session_id is not None or self.thinking_budgets is not None:
-            options = msgspec.structs.replace(options, session_id=self.session_id, thinking_budgets=self.thinking_budgets)
+            options = msgspec.structs.replace(
+                options,
+                session_id=options.session_id if self.session_id is None else self.session_id,
+                thinking_budgets=options.thinking_budgets if self.thinking_budgets is None else self.thinking_budgets,
+            )
         return LoopConfig(
             model=self.state.model,
             thinking_level=self.state.thinking_level,
@@ -422,7 +459,7 @@ class Agent:
             prepare_next_turn=self.prepare_next_turn,
             finish_turn=self.finish_turn,
             get_steering_messages=steering,
-            get_follow_up_messages=lambda: self._drain(self._follow_up, self.follow_up_mode),
+            get_follow_up_messages=lambda: take(self._follow_up, self.follow_up_mode),
             tool_execution=self.tool_execution,
             before_tool_call=self.before_tool_call,
             after_tool_call=self.after_tool_call,
@@ -433,23 +470,35 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------------ queues
 
-    def steer(self, message: str | AgentMessage, *, interrupt: bool = False) -> None:
+    def steer(self, message: Input, *, interrupt: bool = False) -> None:
         """Queue a message for the run under way: delivered at the next turn boundary, after the current tool batch.
 
         With `interrupt` the running batch is stopped: finished calls keep their results, the others get an error result.
-        Without a run it is delivered at the start of the next one. Any thread.
-        """
-        self._steering.append(to_messages(message)[0])
-        if interrupt:
-            self._interrupting = True
-            run = self._run
-            if run is not None and run.batch is not None:
-                batch = run.batch
-                self._on_loop(run, lambda: batch.abort("a new message"))
+        Without a run it is delivered at the start of the next one. Several messages are queued one by one. Any thread.
 
-    def follow_up(self, message: str | AgentMessage) -> None:
-        """Queue a message that is delivered only when the agent would otherwise stop. Any thread."""
-        self._follow_up.append(to_messages(message)[0])
+        Raises:
+            LoopInputError: as `prompt`: it is empty, or not a text or registered messages.
+        """
+        messages = to_messages(message)
+        if interrupt:  # marked before they can be taken
+            self._urgent.update(id(message) for message in messages)
+        self._steering.extend(messages)
+        run = self._run
+        if interrupt and run is not None and run.batch is not None:
+            batch = run.batch
+            self._on_loop(run, lambda: batch.abort("a new message") if self._cannot_wait() else None)
+
+    def _cannot_wait(self) -> bool:
+        """Whether a message is queued that may stop a batch; once it is taken, it may not."""
+        return bool(self._urgent) and any(id(message) in self._urgent for message in list(self._steering))
+
+    def follow_up(self, message: Input) -> None:
+        """Queue a message that is delivered only when the agent would otherwise stop. Any thread.
+
+        Raises:
+            LoopInputError: as `steer`.
+        """
+        self._follow_up.extend(to_messages(message))
 
     def clear_steering_queue(self) -> list[AgentMessage]:
         """Empty the steering queue and hand its messages back."""
@@ -477,22 +526,14 @@ class Agent:
         """Both queues, whole."""
         return PendingMessages(steering=list(self._steering), follow_up=list(self._follow_up))
 
-    def _drain_steering(self) -> list[AgentMessage]:
-        if not self._steering:
-            return []
-        drained = self._drain(self._steering, self.steering_mode)
-        if not self._steering:
-            self._interrupting = False
+    def _drain(self, queue: deque[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
+        count = len(queue) if mode == "all" else min(1, len(queue))
+        drained = [queue.popleft() for _ in range(count)]
+        if self._urgent:
+            self._urgent.difference_update(map(id, drained))
         return drained
 
-    @staticmethod
-    def _drain(queue: deque[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
-        count = len(queue) if mode == "all" else min(1, len(queue))
-        return [queue.popleft() for _ in range(count)]
-
     def _take_all(self, queue: deque[AgentMessage]) -> list[AgentMessage]:
-        if queue is self._steering:
-            self._interrupting = False
         return self._drain(queue, "all")
 
     # ------------------------------------------------------------------------------------------------ watch and control
@@ -540,7 +581,7 @@ class Agent:
         Raises:
             WouldDeadlock: called from inside the run (a tool, a hook, a listener).
         """
-        run = self._run
+        run = self._current_run()
         if run is None:
             return
         if run in _inside.get():
@@ -560,11 +601,6 @@ class Agent:
         self.clear_all_queues()
 
 
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def to_messages(prompt: Input, images: Sequence[ImageContent] | None = None) -> list[AgentMessage]:
     """Turn what a person may pass as a prompt into messages.
 
@@ -572,12 +608,14 @@ def to_messages(prompt: Input, images: Sequence[ImageContent] | None = None) -> 
         LoopInputError: it is empty, or not a text or registered messages.
     """
     if isinstance(prompt, str):
-        blocks: list[TextContent | ImageContent] = [TextContent(text=prompt)] if prompt else []
+        blocks: list[TextContent | ImageContent] = [TextContent(text=prompt)] if prompt.strip() else []
         blocks += images or ()
         if not blocks:
             raise LoopInputError("the prompt is empty: give a text, an image or a message")
         return [UserMessage(content=blocks)]
     messages = cast("list[AgentMessage]", [prompt] if is_message(prompt) else list(cast("Iterable[Any]", prompt)))
+    if not messages:
+        raise LoopInputError("the prompt is empty: the list has no message")
     for message in messages:
         if not is_message(message):
             kind = type(message).__name__
