@@ -163,6 +163,165 @@ if TYPE_CHECKING:
     from laneway.events import (
         TurnStart as TurnStart,
     )
+    from laneway.harness import (
+        Aborting as Aborting,
+    )
+    from laneway.harness import (
+        Admission as Admission,
+    )
+    from laneway.harness import (
+        AgentHarness as AgentHarness,
+    )
+    from laneway.harness import (
+        AgentLane as AgentLane,
+    )
+    from laneway.harness import (
+        Attached as Attached,
+    )
+    from laneway.harness import (
+        Closed as Closed,
+    )
+    from laneway.harness import (
+        Compact as Compact,
+    )
+    from laneway.harness import (
+        CompactionSettings as CompactionSettings,
+    )
+    from laneway.harness import (
+        ContextPatch as ContextPatch,
+    )
+    from laneway.harness import (
+        Decline as Decline,
+    )
+    from laneway.harness import (
+        Drained as Drained,
+    )
+    from laneway.harness import (
+        Err as Err,
+    )
+    from laneway.harness import (
+        FollowUp as FollowUp,
+    )
+    from laneway.harness import (
+        HarnessEvent as HarnessEvent,
+    )
+    from laneway.harness import (
+        Inject as Inject,
+    )
+    from laneway.harness import (
+        InvalidMessage as InvalidMessage,
+    )
+    from laneway.harness import (
+        InvalidNavigation as InvalidNavigation,
+    )
+    from laneway.harness import (
+        LaneBusy as LaneBusy,
+    )
+    from laneway.harness import (
+        LaneExecution as LaneExecution,
+    )
+    from laneway.harness import (
+        LaneInfo as LaneInfo,
+    )
+    from laneway.harness import (
+        LaneSnapshot as LaneSnapshot,
+    )
+    from laneway.harness import (
+        Navigate as Navigate,
+    )
+    from laneway.harness import (
+        NoActiveOperation as NoActiveOperation,
+    )
+    from laneway.harness import (
+        NothingToCompact as NothingToCompact,
+    )
+    from laneway.harness import (
+        NothingToResume as NothingToResume,
+    )
+    from laneway.harness import (
+        NotSuspended as NotSuspended,
+    )
+    from laneway.harness import (
+        Ok as Ok,
+    )
+    from laneway.harness import (
+        OpenOperation as OpenOperation,
+    )
+    from laneway.harness import (
+        OperationError as OperationError,
+    )
+    from laneway.harness import (
+        OperationInfo as OperationInfo,
+    )
+    from laneway.harness import (
+        OperationMismatch as OperationMismatch,
+    )
+    from laneway.harness import (
+        OperationResult as OperationResult,
+    )
+    from laneway.harness import (
+        OperationSnapshot as OperationSnapshot,
+    )
+    from laneway.harness import (
+        PayloadPatch as PayloadPatch,
+    )
+    from laneway.harness import (
+        Prompt as Prompt,
+    )
+    from laneway.harness import (
+        Refused as Refused,
+    )
+    from laneway.harness import (
+        RequestPatch as RequestPatch,
+    )
+    from laneway.harness import (
+        Resources as Resources,
+    )
+    from laneway.harness import (
+        ResponsePatch as ResponsePatch,
+    )
+    from laneway.harness import (
+        RetryPolicy as RetryPolicy,
+    )
+    from laneway.harness import (
+        SessionSnapshot as SessionSnapshot,
+    )
+    from laneway.harness import (
+        Settled as Settled,
+    )
+    from laneway.harness import (
+        Skill as Skill,
+    )
+    from laneway.harness import (
+        Supply as Supply,
+    )
+    from laneway.harness import (
+        Suspend as Suspend,
+    )
+    from laneway.harness import (
+        SuspendedCallInfo as SuspendedCallInfo,
+    )
+    from laneway.harness import (
+        Template as Template,
+    )
+    from laneway.harness import (
+        UnknownSkill as UnknownSkill,
+    )
+    from laneway.harness import (
+        UnknownTarget as UnknownTarget,
+    )
+    from laneway.harness import (
+        UnknownTemplate as UnknownTemplate,
+    )
+    from laneway.harness import (
+        Waiting as Waiting,
+    )
+    from laneway.harness import (
+        WatchHandle as WatchHandle,
+    )
+    from laneway.harness import (
+        apply_event as apply_event,
+    )
     from laneway.llm import (
         AssistantStream as AssistantStream,
     )
@@ -316,6 +475,36 @@ if TYPE_CHECKING:
     from laneway.messages import (
         register_message as register_message,
     )
+    from laneway.session import (
+        Branch as Branch,
+    )
+    from laneway.session import (
+        Fork as Fork,
+    )
+    from laneway.session import (
+        JsonlRepo as JsonlRepo,
+    )
+    from laneway.session import (
+        MemoryRepo as MemoryRepo,
+    )
+    from laneway.session import (
+        PostgresRepo as PostgresRepo,
+    )
+    from laneway.session import (
+        Session as Session,
+    )
+    from laneway.session import (
+        SessionInfo as SessionInfo,
+    )
+    from laneway.session import (
+        SessionMetadata as SessionMetadata,
+    )
+    from laneway.session import (
+        SessionTree as SessionTree,
+    )
+    from laneway.session import (
+        SqliteRepo as SqliteRepo,
+    )
     from laneway.tools import (
         AgentTool as AgentTool,
     )
@@ -388,6 +577,14 @@ _HOME = {
         "TextDelta TextEnd TextStart ThinkingDelta ThinkingEnd ThinkingStart ToolCallDelta ToolCallEnd ToolCallStart "
         "ToolExecutionEnd ToolExecutionStart ToolExecutionUpdate TurnEnd TurnStart"
     ),
+    "laneway.harness": (
+        "Aborting Admission AgentHarness AgentLane Attached Closed Compact CompactionSettings ContextPatch Decline Drained Err "
+        "FollowUp HarnessEvent Inject InvalidMessage InvalidNavigation LaneBusy LaneExecution LaneInfo LaneSnapshot Navigate "
+        "NoActiveOperation NotSuspended NothingToCompact NothingToResume Ok OpenOperation OperationError OperationInfo "
+        "OperationMismatch OperationResult OperationSnapshot PayloadPatch Prompt Refused RequestPatch Resources ResponsePatch "
+        "RetryPolicy SessionSnapshot Settled Skill Supply Suspend SuspendedCallInfo Template UnknownSkill UnknownTarget "
+        "UnknownTemplate Waiting WatchHandle apply_event"
+    ),
     "laneway.llm": (
         "AssistantStream Model Models StreamFn StreamOptions Transcript get_default_stream_fn model set_default_stream_fn"
     ),
@@ -400,6 +597,9 @@ _HOME = {
         "AgentMessage AssistantMessage BashExecutionMessage BranchSummaryMessage CompactionSummaryMessage Cost CustomMessage "
         "DeferredHandle ErrorInfo ImageContent Message StopReason SystemMessage TextContent ThinkingContent ToolCall "
         "ToolDeclaration ToolResultMessage Usage UserMessage decode_message encode register_message"
+    ),
+    "laneway.session": (
+        "Branch Fork JsonlRepo MemoryRepo PostgresRepo Session SessionInfo SessionMetadata SessionTree SqliteRepo"
     ),
     "laneway.tools": (
         "AgentTool ToolResult ToolRun bash_tool coding_tools edit_tool find_tool grep_tool ls_tool read_tool tool write_tool"
@@ -414,12 +614,16 @@ __all__ = [
     "AbortController",
     "AbortSignal",
     "Aborted",
+    "Aborting",
+    "Admission",
     "AfterToolCall",
     "Agent",
     "AgentBusy",
     "AgentContext",
     "AgentEnd",
     "AgentEvent",
+    "AgentHarness",
+    "AgentLane",
     "AgentMessage",
     "AgentStart",
     "AgentState",
@@ -427,28 +631,49 @@ __all__ = [
     "AssistantEvent",
     "AssistantMessage",
     "AssistantStream",
+    "Attached",
     "BashExecutionMessage",
     "BeforeToolCall",
     "Block",
+    "Branch",
     "BranchSummaryMessage",
+    "Closed",
+    "Compact",
+    "CompactionSettings",
     "CompactionSummaryMessage",
     "CompletedTurn",
+    "ContextPatch",
     "Continue",
     "Cost",
     "CustomMessage",
+    "Decline",
     "DeferredHandle",
+    "Drained",
     "End",
+    "Err",
     "ErrorInfo",
     "EventStream",
+    "FollowUp",
+    "Fork",
     "HarnessClosed",
     "HarnessError",
+    "HarnessEvent",
     "HarnessFault",
     "ImageContent",
+    "Inject",
+    "InvalidMessage",
+    "InvalidNavigation",
+    "JsonlRepo",
+    "LaneBusy",
+    "LaneExecution",
+    "LaneInfo",
+    "LaneSnapshot",
     "LanewayError",
     "LeaseLost",
     "LoopConfig",
     "LoopInputError",
     "LoopLimits",
+    "MemoryRepo",
     "Message",
     "MessageEnd",
     "MessageError",
@@ -459,14 +684,42 @@ __all__ = [
     "ModelError",
     "ModelNotFound",
     "Models",
+    "Navigate",
+    "NoActiveOperation",
+    "NotSuspended",
+    "NothingToCompact",
+    "NothingToResume",
+    "Ok",
+    "OpenOperation",
+    "OperationError",
+    "OperationInfo",
+    "OperationMismatch",
+    "OperationResult",
+    "OperationSnapshot",
     "PatchResult",
+    "PayloadPatch",
     "PendingMessages",
+    "PostgresRepo",
+    "Prompt",
+    "Refused",
     "ReplaceArgs",
     "RequestContext",
+    "RequestPatch",
     "RequestUpdate",
+    "Resources",
+    "ResponsePatch",
+    "RetryPolicy",
+    "Session",
     "SessionExists",
+    "SessionInfo",
     "SessionLocked",
+    "SessionMetadata",
     "SessionNotFound",
+    "SessionSnapshot",
+    "SessionTree",
+    "Settled",
+    "Skill",
+    "SqliteRepo",
     "StopReason",
     "StorageClosed",
     "StorageCorruption",
@@ -477,7 +730,11 @@ __all__ = [
     "StreamFn",
     "StreamOptions",
     "StreamStart",
+    "Supply",
+    "Suspend",
+    "SuspendedCallInfo",
     "SystemMessage",
+    "Template",
     "TextContent",
     "TextDelta",
     "TextEnd",
@@ -504,11 +761,17 @@ __all__ = [
     "TurnEnd",
     "TurnStart",
     "TurnUpdate",
+    "UnknownSkill",
+    "UnknownTarget",
+    "UnknownTemplate",
     "Usage",
     "UserMessage",
+    "Waiting",
+    "WatchHandle",
     "WouldDeadlock",
     "agent_loop",
     "agent_loop_continue",
+    "apply_event",
     "bash_tool",
     "coding_tools",
     "current_system_message",

@@ -11,7 +11,7 @@ import pytest
 from harness.conftest import Fixture, Opener, tool, until
 from harness.double import call, text, texts
 from laneway.errors import SessionError
-from laneway.harness import UnknownEntry
+from laneway.harness import UnknownTarget
 from laneway.llm.base import StreamOptions
 from laneway.messages import SystemMessage
 from laneway.storage.base import CustomEntry
@@ -27,7 +27,7 @@ async def test_a_lane_is_created_once(lane_of: Opener) -> None:
     for name in ("", "a\0b"):
         with pytest.raises(ValueError, match="cannot be called"):
             await fixture.harness.lane(name)
-    with pytest.raises(UnknownEntry):
+    with pytest.raises(UnknownTarget):
         await fixture.harness.lane("lost", create_at="nowhere")
 
 

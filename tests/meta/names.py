@@ -20,6 +20,7 @@ MODULES = (
     "laneway.events",
     "laneway.harness",
     "laneway.llm",
+    "laneway.llm.proxy",
     "laneway.loop",
     "laneway.messages",
     "laneway.session",

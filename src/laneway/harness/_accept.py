@@ -26,6 +26,7 @@ from laneway.harness.results import (
     Skill,
     Template,
     UnknownSkill,
+    UnknownTarget,
     UnknownTemplate,
 )
 from laneway.harness.state import (
@@ -259,7 +260,7 @@ class _Navigation(_Acceptance):
         if target is None and (request.summarize or request.label is not None):
             raise InvalidNavigation("the place before the first entry can have neither a summary nor a label")
         if target is not None and target not in await mutation.get_entries([target]):
-            raise InvalidNavigation(f"there is no entry {target!r} in this session")
+            raise UnknownTarget(f"there is no entry {target!r} in this session")
         self.refuse_if_busy(lane)
         intent = NavigationIntent(target_id=target, summarize=request.summarize, label=request.label, instructions=request.instructions)
         meta = self.meta(lane, intent)

@@ -20,7 +20,7 @@ from laneway.harness._observe import WatchHandle
 from laneway.harness._runtime import Runtime
 from laneway.harness._snapshot import LaneInfo, SessionSnapshot
 from laneway.harness.lane import AgentLane
-from laneway.harness.results import OpenOperation, UnknownEntry
+from laneway.harness.results import OpenOperation, UnknownTarget
 from laneway.harness.state import CompactionSettings, Lane, Limits, QueueMode
 from laneway.llm._retry import RetryPolicy
 from laneway.llm.base import Model, StreamFn, StreamOptions, ThinkingLevel
@@ -154,7 +154,7 @@ class AgentHarness:
 
         Raises:
             ValueError: the name is empty or holds a NUL.
-            UnknownEntry: there is no entry `create_at`.
+            UnknownTarget: there is no entry `create_at`.
         """
         runtime = self._runtime
         runtime.check()
@@ -178,7 +178,7 @@ class AgentHarness:
             stored = await mutation.get_value(keys.BRANCH_TIP, name)
             tip = create_at if stored is None else stored.value
             if stored is None and tip is not None and tip not in await mutation.get_entries([tip]):
-                raise UnknownEntry(f"lane {name!r} cannot begin at {tip!r}: there is no such entry in this session")
+                raise UnknownTarget(f"lane {name!r} cannot begin at {tip!r}: there is no such entry in this session")
             lane = Lane(tip_id=tip, configuration=configuration)
             writes = [keys.set_config(name, configuration), keys.set_lane_state(name, lane)]
             if stored is None:

@@ -27,6 +27,7 @@ from laneway.harness.results import (
     LaneBusy,
     Navigate,
     NoActiveOperation,
+    NothingToResume,
     Ok,
     OperationMismatch,
     OperationResult,
@@ -142,12 +143,12 @@ class AgentLane:
         """Go on with the open operation: after a crash, a suspension, a decision. Polls a deferred response once.
 
         Raises:
-            NoActiveOperation: there is none.
+            NothingToResume: there is none.
         """
         operation = self._line.state.operation
         self._line.runtime.check()
         if operation is None:
-            raise NoActiveOperation(self.name)
+            raise NothingToResume(self.name)
         return _plain(await self._drive(operation.id, wait_for_retry=True, poll_deferred=True))
 
     async def abort(self) -> Aborting:

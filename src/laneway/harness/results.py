@@ -108,8 +108,8 @@ class InvalidNavigation(Refused):
     """The navigation makes no sense: an unknown target, or a label or summary where the target is the root."""
 
 
-class UnknownEntry(Refused, LookupError):
-    """There is no such entry in the session."""
+class UnknownTarget(InvalidNavigation, LookupError):
+    """There is no such entry in the session, so no lane can begin there or go there."""
 
 
 class OperationMismatch(Refused):
@@ -127,6 +127,10 @@ class NoActiveOperation(Refused):
     def __init__(self, lane: str) -> None:
         super().__init__(f"lane {lane!r} has no open operation")
         self.lane = lane
+
+
+class NothingToResume(NoActiveOperation):
+    """There is nothing to go on with: the last operation is over, or there never was one."""
 
 
 class NotSuspended(Refused):

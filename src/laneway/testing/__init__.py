@@ -14,6 +14,7 @@ from laneway.testing._scripted import Request, Scripted
 if TYPE_CHECKING:
     from laneway.testing._storage import DurableStorageConformance, StorageConformance
     from laneway.testing._storage_doubles import Crash, CrashingStorage, RecordingStorage
+    from laneway.testing._storage_model import assert_behaves_like_memory
 
 __all__ = [
     "Call",
@@ -25,6 +26,7 @@ __all__ = [
     "Request",
     "Scripted",
     "StorageConformance",
+    "assert_behaves_like_memory",
     "call",
     "calls",
     "deferred",
@@ -42,6 +44,7 @@ _LAZY = {
     "RecordingStorage": "_storage_doubles",
     "DurableStorageConformance": "_storage",
     "StorageConformance": "_storage",
+    "assert_behaves_like_memory": "_storage_model",
 }
 
 
