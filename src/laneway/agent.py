@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from laneway._effects.call_tools import ABORTED, failure, result_message
 from laneway._event_stream import EventStream
-from laneway.abort import AbortController, AbortSignal, being_cancelled
+from laneway.abort import AbortController, AbortSignal, being_cancelled, soon
 from laneway.errors import AgentBusy, LoopInputError, WouldDeadlock
 from laneway.events import AgentEnd, AgentEvent, MessageEnd, MessageStart, MessageUpdate, ToolExecutionEnd, ToolExecutionStart
 from laneway.llm.base import Model, StreamFn, StreamOptions, ThinkingLevel
@@ -572,8 +572,8 @@ class Agent:
             here = False
         if here:
             call()
-        elif not run.loop.is_closed():
-            run.loop.call_soon_threadsafe(call)
+        else:
+            soon(run.loop, call)
 
     async def wait_for_idle(self) -> None:
         """Return when no run is going on and every listener of its last event has finished.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -52,8 +53,10 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_REPEATED_TRUNCATIONS = 3  # the same calls cut off by the output limit this often in a row end the run
+HOOK_GRACE = 5.0  # seconds that finish_turn has after an abort, when its answer does not count any more
 CANCEL_GRACE = 10.0  # seconds that a run may take to settle after the task that awaits it was cancelled
 
+logger = logging.getLogger("laneway")
 T = TypeVar("T")
 Emit: TypeAlias = Callable[[AgentEvent], "Awaitable[None] | None"]
 Poll: TypeAlias = Callable[[], "Awaitable[list[AgentMessage]] | list[AgentMessage]"]
@@ -579,11 +582,14 @@ class _Run:
         if hook is not None or self._config.prepare_next_turn is not None:
             self._turn = CompletedTurn(message=message, tool_results=results, context=self._context, new_messages=self._new)
         if hook is not None:
+            patience = asyncio.timeout(HOOK_GRACE if self._signal.aborted else None)
             try:
-                async with abort_scope(None if self._signal.aborted else self._signal):
+                async with patience, abort_scope(None if self._signal.aborted else self._signal):
                     decision = _checked("finish_turn", await call_hook(hook, self._turn, self._signal), End, Continue)
             except Exception as error:
-                if not self._cut_off(error):
+                if patience.expired():
+                    logger.warning("finish_turn was given up: it did not return within %g s after the run was aborted", HOOK_GRACE)
+                elif not self._cut_off(error):
                     self.raised = error
         await self.emit(TurnEnd(message=message, tool_results=results))
         return decision

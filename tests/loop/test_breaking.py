@@ -302,6 +302,28 @@ async def _final_of(script: Scripted) -> Any:
     return await stream.result()
 
 
+@pytest.mark.parametrize("first", ["abort", "hook"])
+async def test_a_finish_turn_that_hangs_does_not_hold_an_aborted_run(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """01-loop: after an abort its answer is ignored; so is that there is none. Whether the abort or the hook comes first."""
+    monkeypatch.setattr("laneway.loop.HOOK_GRACE", 0.02)
+    controller = AbortController()
+
+    async def hangs(*_: Any) -> None:
+        asyncio.get_running_loop().call_soon(controller.abort)
+        await asyncio.Event().wait()
+
+    def work(*_: Any) -> str:
+        if first == "abort":
+            controller.abort()
+        return "done"
+
+    script = Scripted([calls(call("work")), text("ok")])
+    async with asyncio.timeout(HANG):
+        recorder, messages = await run(script, tools=[make_tool("work", work)], finish_turn=hangs, signal=controller.signal)
+    assert recorder.end.reason == "aborted"
+    assert texts(results_of(messages)) == ["done"]
+
+
 async def test_a_timeout_does_not_cut_the_check_after_the_call() -> None:
     """The timeout is the tool's: a slow after hook (one that redacts, say) still decides what the model reads."""
 
