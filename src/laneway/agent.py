@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
+from types import CoroutineType
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -178,7 +179,7 @@ class _ActiveRun:
                 continue
             try:
                 done = subscription.listener(event, self.signal)
-                if done is not None and hasattr(done, "__await__"):  # a lambda may return anything
+                if done is not None and (type(done) is CoroutineType or hasattr(done, "__await__")):  # a lambda may return anything
                     await done
             except Exception as error:
                 self.fail(subscription, error)

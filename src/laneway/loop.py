@@ -418,7 +418,10 @@ class _Run:
         if poll is None or self._signal.aborted or self._failure is not None:
             return []
         try:
-            return list(await call_hook(poll) or ())
+            polled: Any = poll()
+            if type(polled) is not list:  # a sync poll costs no coroutine of its own: there are two per turn
+                polled = await call_hook(lambda: polled) or ()
+            return list(polled)
         except Exception as error:
             self._failure = error
             return []
