@@ -418,10 +418,10 @@ class _Run:
         if poll is None or self._signal.aborted or self._failure is not None:
             return []
         try:
-            polled: Any = poll()
-            if type(polled) is not list:  # a sync poll costs no coroutine of its own: there are two per turn
-                polled = await call_hook(lambda: polled) or ()
-            return list(polled)
+            polled = poll()
+            if isinstance(polled, list):  # a sync poll costs no coroutine of its own: there are two per turn
+                return list(polled)
+            return list(await call_hook(lambda: polled) or ())
         except Exception as error:
             self._failure = error
             return []
