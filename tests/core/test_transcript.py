@@ -269,7 +269,9 @@ pool = st.sampled_from("kl")
 any_message = st.one_of(
     st.builds(user, st.sampled_from(["hi", " "])),
     st.builds(
-        lambda calls, stop: assistant(*calls, text="t", stop=stop), st.lists(pool, max_size=2, unique=True), st.sampled_from([None, "error", "length"])
+        lambda calls, stop: assistant(*calls, text="t", stop=stop),
+        st.lists(pool, max_size=2, unique=True),
+        st.sampled_from([None, "error", "length"]),
     ),
     st.builds(result, pool, st.sampled_from(["A", "", "B"])),
     st.builds(SystemMessage, content=st.just("s")),

@@ -1,6 +1,6 @@
 """The JSONL store: its text, torn tails, damaged files, and failures of the disk."""
 
-# ruff: noqa: ASYNC240 - a test may wait for its own small files
+
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compaction of a JSONL session: what is dead goes, what lives stays byte for byte, and a failure costs nothing."""
 
-# ruff: noqa: ASYNC240 - a test may wait for its own small files
+
 
 from __future__ import annotations
 
