@@ -9,6 +9,7 @@ import sys
 from laneway import tool
 from laneway.harness import AgentHarness
 from laneway.session import SqliteRepo
+from laneway.storage import MessageEntry
 from laneway.testing import Scripted, call, text
 
 
@@ -31,7 +32,7 @@ async def main(folder: str = "sessions") -> None:
         result = await lane.prompt("What is 2 + 40?")
         print(result.status, "- open when we came:", len(open_operations))
         for entry in await lane.find_entries(order="oldest_first"):
-            print(f"  {entry.message.role}")
+            print(f"  {entry.message.role if isinstance(entry, MessageEntry) else entry.type}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import asyncio
 
 from laneway.harness import AgentHarness
 from laneway.session import MemoryRepo
+from laneway.storage import MessageEntry
 from laneway.testing import Scripted, text
 
 
@@ -26,7 +27,8 @@ async def main() -> None:
         await asyncio.gather(reviewer.prompt("Review it."), writer.prompt("Document it."))
         for info in await harness.lanes():
             lane = await harness.lane(info.name)
-            print(info.name, [entry.message.role for entry in await lane.find_entries(order="oldest_first")])
+            entries = await lane.find_entries(order="oldest_first")
+            print(info.name, [entry.message.role for entry in entries if isinstance(entry, MessageEntry)])
         await author.navigate(None, label=None)
         print("main begins anew:", await author.find_entries(), "- the others are untouched")
 

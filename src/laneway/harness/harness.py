@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from laneway.errors import StorageError
 from laneway.harness import _environment, _observe, _restore, keys
@@ -37,14 +35,11 @@ if TYPE_CHECKING:
 CLOSE_PATIENCE = 10.0  # seconds that close() waits for what runs to react
 
 
-class Attached(Struct, frozen=True):
+class Attached(NamedTuple):
     """A harness, and what earlier processes left open in its session. Unpacks as a pair."""
 
     harness: AgentHarness
     open: list[OpenOperation]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.harness, self.open))
 
 
 class AgentHarness:
