@@ -124,6 +124,9 @@ class DurableAgent:
     async def _run(self, work: Any) -> None:
         self._messages, self.state.error_message = [], None
         self._emit(agent_events.AgentStart())
+        if self._failure is not None:  # nobody can be told, so nothing begins
+            work.close()
+            raise self._failure
         reason: AgentEndReason = "aborted"
         limit = None
         try:
@@ -171,6 +174,10 @@ class DurableAgent:
     # -- events
 
     def _tell(self, event: Any) -> None:
+        if self._failure is not None:
+            if event.type == "turn_start":  # the first word to stop may have come before there was anything to stop
+                self.abort(self._failure)
+            return
         if event.type == "message_end":
             self._messages.append(event.message)
         elif event.type == "retry_scheduled":
