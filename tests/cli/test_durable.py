@@ -115,3 +115,13 @@ async def test_an_unknown_session_is_one_sentence(env: dict[str, str], work: Pat
     assert len(done.sentences) == 1
     assert "nope" in done.sentences[0]
     assert server.requests == []
+
+
+async def test_a_session_shows_what_is_not_over(env: dict[str, str], work: Path) -> None:
+    """`laneway sessions show` names the open operation, where it stands, and how to go on."""
+    await left_open(env, work, signal.SIGKILL)
+    listed = await run(["sessions", "list", "--json"], env, cwd=work)
+    shown = await run(["sessions", "show", listed.events[0]["id"]], env, cwd=work)
+    shown.check(0)
+    assert "Open in main:" in shown.out
+    assert "at tools; laneway resume" in shown.out

@@ -57,9 +57,30 @@ async def show_session(
             return _print_json(({"type": entry.type, **_fields(entry)} for entry in path), out)
         for line in head_lines(session.metadata, await session.get_name(), await session.get_stats(), tips, name):
             out(line)
+        for line in await _work_lines(session):
+            out(line)
         for line in transcript_lines(path, await session.labels()):
             out(line)
     return DONE
+
+
+async def _work_lines(session: Session) -> list[str]:
+    """Say what is not over in each lane: its operation, where it stands, and what is queued."""
+    from laneway.harness import keys
+
+    lines: list[str] = []
+    for stored in await session.storage.scan_values(keys.LANE_STATE):
+        lane: Any = stored.value
+        operation = lane.get("current_operation_id")
+        if operation is not None:
+            state = await session.storage.get_value(keys.OP_STATE, operation)
+            at: Any = state.value.get("at") if state is not None else "?"
+            lines.append(f"Open in {stored.key}: {operation}, at {at}; laneway resume {session.metadata.id} goes on with it")
+        kinds = [item.get("kind") for item in lane.get("inbox") or ()]
+        if kinds:
+            counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+            lines.append(f"Queued in {stored.key}: {counted}")
+    return lines
 
 
 async def show_tree(repo: SessionRepo, id: str, *, branch: str | None = None, everything: bool = False, json: bool = False, out: Out = print) -> int:
