@@ -514,7 +514,7 @@ async def test_an_agent_runs_declared_tools():
     results = [message for message in messages if isinstance(message, ToolResultMessage)]
     assert [(result.is_error, result.details) for result in results] == [(False, {"counted": 3}), (False, {"counted": 4}), (True, None)]
     assert 'Validation failed for tool "count"' in text_of(ToolResult(content=results[2].content))
-    assert [event.partial_result.content[0].text for event in seen] == ["counting to 3", "counting to 4"]
+    assert sorted(event.partial_result.content[0].text for event in seen) == ["counting to 3", "counting to 4"]  # two threads, in any order
     assert script.requests[0].tools == [count.declaration]
     assert [c.arguments for m in messages if isinstance(m, AssistantMessage) for c in m.tool_calls] == [{"n": "3"}, {"number": 4}, {"n": "x"}]
     assert provider_ready(script.requests[1].messages) == []
