@@ -23,23 +23,12 @@ from laneway.storage._jsonl_live import LiveBytes
 from laneway.storage._jsonl_lock import FileLock
 from laneway.storage._line import CommitLine
 from laneway.storage._rewrite import NewContent
+from laneway.storage._row_reads import ReadsRows
 from laneway.storage._rows import Rows
 from laneway.storage._strand import Strand
 from laneway.storage.base import (
-    DEFAULT_LIST_LIMIT,
-    BranchScan,
     CommitResult,
     Content,
-    Entry,
-    EntryNode,
-    EntryScan,
-    ListElement,
-    SeqOrder,
-    SessionStats,
-    StoredValue,
-    UsageRow,
-    UsageScan,
-    Values,
     Write,
 )
 
@@ -47,7 +36,7 @@ _log = logging.getLogger("laneway.storage")
 _POLL = 0.05  # seconds between two tries for the lock
 
 
-class JsonlStorage:
+class JsonlStorage(ReadsRows):
     """A `Storage` in one file, whose content is also held in memory. Open it with `JsonlStorage.open`.
 
     A commit is one line. A last line that lacks its newline is a commit that did not happen: it is left out on reading, with a
@@ -209,50 +198,6 @@ class JsonlStorage:
         await self._line.drain()
         await self._strand.run(self._session.close)
         self._strand.close()
-
-    # ------------------------------------------------------------------------------------------------ reading
-
-    async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
-        """See `Storage.get_entries`."""
-        return self._open_rows().entries(ids)
-
-    async def get_value(self, namespace: str, key: str) -> StoredValue | None:
-        """See `Storage.get_value`."""
-        return self._open_rows().value(namespace, key)
-
-    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]:
-        """See `Storage.scan_values`."""
-        return self._open_rows().values(namespace, key_prefix)
-
-    async def read_list(
-        self, namespace: str, key: str, *, after: int | None = None, order: SeqOrder = "asc", limit: int = DEFAULT_LIST_LIMIT
-    ) -> list[ListElement]:
-        """See `Storage.read_list`."""
-        return self._open_rows().elements(namespace, key, after, order, limit)
-
-    async def scan_branch(self, scan: BranchScan) -> list[Entry]:
-        """See `Storage.scan_branch`."""
-        return [row.decode() for row in self._open_rows().branch(scan)]
-
-    async def scan_branch_structure(self, scan: BranchScan) -> list[EntryNode]:
-        """See `Storage.scan_branch_structure`."""
-        return [row.node() for row in self._open_rows().branch(scan)]
-
-    async def scan_entries(self, scan: EntryScan) -> list[Entry]:
-        """See `Storage.scan_entries`."""
-        return [row.decode() for row in self._open_rows().scan_entries(scan)]
-
-    async def scan_usage(self, scan: UsageScan) -> list[UsageRow]:
-        """See `Storage.scan_usage`."""
-        return self._open_rows().scan_usage(scan)
-
-    async def read_values(self) -> Values:
-        """See `Enumerable.read_values`."""
-        return self._open_rows().all_values()
-
-    async def get_stats(self) -> SessionStats:
-        """See `Storage.get_stats`."""
-        return self._open_rows().stats
 
 
 class _OpenSession:

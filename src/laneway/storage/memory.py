@@ -8,27 +8,16 @@ from laneway.errors import StorageClosed
 from laneway.messages import now_ms
 from laneway.storage._codec import encode_commit
 from laneway.storage._rewrite import NewContent
+from laneway.storage._row_reads import ReadsRows
 from laneway.storage._rows import Rows
 from laneway.storage.base import (
-    DEFAULT_LIST_LIMIT,
-    BranchScan,
     CommitResult,
     Content,
-    Entry,
-    EntryNode,
-    EntryScan,
-    ListElement,
-    SeqOrder,
-    SessionStats,
-    StoredValue,
-    UsageRow,
-    UsageScan,
-    Values,
     Write,
 )
 
 
-class MemoryStorage:
+class MemoryStorage(ReadsRows):
     """A `Storage` that lives as long as the object. Nothing in it is shared with what callers pass in or get back."""
 
     def __init__(self) -> None:
@@ -48,48 +37,6 @@ class MemoryStorage:
         rows = self._open_rows()
         commit = encode_commit(writes)
         return rows.apply(commit, rows.check(commit), now_ms())
-
-    async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
-        """See `Storage.get_entries`."""
-        return self._open_rows().entries(ids)
-
-    async def get_value(self, namespace: str, key: str) -> StoredValue | None:
-        """See `Storage.get_value`."""
-        return self._open_rows().value(namespace, key)
-
-    async def scan_values(self, namespace: str, key_prefix: str = "") -> list[StoredValue]:
-        """See `Storage.scan_values`."""
-        return self._open_rows().values(namespace, key_prefix)
-
-    async def read_list(
-        self, namespace: str, key: str, *, after: int | None = None, order: SeqOrder = "asc", limit: int = DEFAULT_LIST_LIMIT
-    ) -> list[ListElement]:
-        """See `Storage.read_list`."""
-        return self._open_rows().elements(namespace, key, after, order, limit)
-
-    async def scan_branch(self, scan: BranchScan) -> list[Entry]:
-        """See `Storage.scan_branch`."""
-        return [row.decode() for row in self._open_rows().branch(scan)]
-
-    async def scan_branch_structure(self, scan: BranchScan) -> list[EntryNode]:
-        """See `Storage.scan_branch_structure`."""
-        return [row.node() for row in self._open_rows().branch(scan)]
-
-    async def scan_entries(self, scan: EntryScan) -> list[Entry]:
-        """See `Storage.scan_entries`."""
-        return [row.decode() for row in self._open_rows().scan_entries(scan)]
-
-    async def scan_usage(self, scan: UsageScan) -> list[UsageRow]:
-        """See `Storage.scan_usage`."""
-        return self._open_rows().scan_usage(scan)
-
-    async def read_values(self) -> Values:
-        """See `Enumerable.read_values`."""
-        return self._open_rows().all_values()
-
-    async def get_stats(self) -> SessionStats:
-        """See `Storage.get_stats`."""
-        return self._open_rows().stats
 
     async def close(self) -> None:
         """See `Storage.close`. The content is gone with the last object that has it."""
