@@ -185,11 +185,11 @@ class Scripted:
 
     async def _stream(self, writer: StreamWriter, answer: Any, request: Request) -> AsyncIterator[AssistantEvent]:
         options = request.options
-        reply = await _resolve(answer, request)
+        reply = await resolve(answer, request)
         if options.on_payload is not None and request.handle is None:
             await _offer_payload(request)
         message = reply if isinstance(reply, AssistantMessage) else None
-        plan = _of_message(message) if message is not None else cast(Reply, reply)
+        plan = of_message(message) if message is not None else cast(Reply, reply)
         if plan.delay or not plan.blocks:
             async with abort_scope(options.signal):
                 await asyncio.sleep(plan.delay)
@@ -232,15 +232,15 @@ class Scripted:
             size = self._characters = 0
         self._characters += sum(_characters_of(message) for message in messages[size:])
         self._counted = messages
-        said = sum(len(_text_of(block)) for block in blocks)
+        said = sum(len(text_of(block)) for block in blocks)
         return make_usage(request.model, input=max(1, -(-self._characters // 4)), output=max(1, -(-said // 4)))
 
 
 # ---------------------------------------------------------------------------------------------------- the stream
 
 
-async def _resolve(answer: Any, request: Request) -> Reply | AssistantMessage:
-    """Return what an entry of the script stands for; an exception is raised."""
+async def resolve(answer: Any, request: Any) -> Reply | AssistantMessage:
+    """Return what an entry of the script stands for, asking a function for it with `request`; an exception is raised."""
     if callable(answer) and not isinstance(answer, Exception):
         answer = answer(request)
         if inspect.isawaitable(answer):
@@ -265,8 +265,8 @@ async def _offer_payload(request: Request) -> None:
 
 async def _play(writer: StreamWriter, blocks: list[Any], plan: Reply, signal: AbortSignal | None) -> AsyncIterator[AssistantEvent]:
     """Stream the blocks: open, deltas, close. The last block of a reply that fails stays open."""
-    pieces = [_split(_text_of(block), plan.delta_size) for block in blocks]
-    wait_before = _half(pieces) if plan.gate is not None else -1
+    pieces = [split_deltas(text_of(block), plan.delta_size) for block in blocks]
+    wait_before = half_way(pieces) if plan.gate is not None else -1
     sent = 0
     for position, (block, deltas) in enumerate(zip(blocks, pieces, strict=True)):
         index = _open(writer, block)
@@ -299,13 +299,13 @@ async def _wait(gate: asyncio.Event | None, signal: AbortSignal | None) -> None:
         await gate.wait()
 
 
-def _split(content: str, size: int | None) -> list[str]:
+def split_deltas(content: str, size: int | None) -> list[str]:
     if size is None:
         return [content] if content else []
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
-def _half(pieces: list[list[str]]) -> int:
+def half_way(pieces: list[list[str]]) -> int:
     """Return before which delta to wait; a single delta is split, so that something is out by then."""
     total = sum(map(len, pieces))
     if total == 1:
@@ -318,7 +318,7 @@ def _half(pieces: list[list[str]]) -> int:
     return total // 2
 
 
-def _text_of(block: Any) -> str:
+def text_of(block: Any) -> str:
     if isinstance(block, TextContent):
         return block.text
     if isinstance(block, ThinkingContent):
@@ -359,7 +359,7 @@ def _handle(plan: Reply, request: Request) -> DeferredHandle | None:
     return DeferredHandle(id=plan.deferred_id, provider=model.provider, model_id=model.id, api=model.api)
 
 
-def _of_message(message: AssistantMessage) -> Reply:
+def of_message(message: AssistantMessage) -> Reply:
     """Return how a ready message streams."""
     usage = message.usage if message.usage != Usage() else None
     content = cast("tuple[Any, ...]", tuple(message.content))
@@ -392,4 +392,4 @@ def _characters_of(message: Message) -> int:
 def _characters_of_block(block: AssistantContent | ImageContent) -> int:
     if isinstance(block, ImageContent):
         return _IMAGE_CHARACTERS
-    return len(_text_of(block)) + (len(block.name) if isinstance(block, ToolCall) else 0)
+    return len(text_of(block)) + (len(block.name) if isinstance(block, ToolCall) else 0)
