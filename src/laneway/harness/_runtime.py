@@ -57,6 +57,11 @@ class Runtime:
         self.bus.seal()
         return fault
 
+    def lost(self, error: LeaseLost) -> None:
+        """Another process has the session now: stop what runs, which could not be settled any more."""
+        if not self.closed:
+            self.fail(error)
+
     def stop_drives(self) -> None:
         """Close every gate and wake everybody who waits."""
         for line in self.lines.values():

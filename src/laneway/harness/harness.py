@@ -54,6 +54,7 @@ class AgentHarness:
         self._lanes: dict[str, AgentLane] = {}
         self._releases: dict[str, Callable[[], None]] = {}
         self._closing: asyncio.Task[None] | None = None
+        self._forget_lease: Callable[[], None] | None = None
 
     @classmethod
     async def create(
@@ -116,6 +117,7 @@ class AgentHarness:
         except (Invariant, StorageError) as error:
             raise runtime.fail(error) from error
         harness = cls(runtime)
+        harness._forget_lease = session.on_lost(runtime.lost)
         for name in runtime.lines:
             harness._claim(name)
         return Attached(harness, found)
@@ -335,6 +337,8 @@ class AgentHarness:
             for task in late:
                 task.cancel()
         await runtime.bus.close()
+        if self._forget_lease is not None:
+            self._forget_lease()
         for release in self._releases.values():
             release()
         await runtime.session.close()

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, overload
 import msgspec
 from msgspec import Struct, field
 
-from laneway.errors import BranchExists, EntryNotFound, InvalidName, StorageCorruption
+from laneway.abort import soon
+from laneway.errors import BranchExists, EntryNotFound, InvalidName, LeaseLost, StorageCorruption
 from laneway.messages import AgentMessage, now_ms
 from laneway.session._app import AppValues
 from laneway.session._branch import Branch
@@ -130,6 +131,19 @@ class Session:
             await self.storage.close()
         else:
             await self._on_close(self)
+
+    def on_lost(self, callback: Callable[[LeaseLost], None]) -> Callable[[], None]:
+        """Call `callback` once, on the running event loop, if another process takes the session over; return how to stop that.
+
+        It is told as soon as the store finds out: when it renews its lease, or in a commit. A store without a lease never tells.
+        """
+        loop = asyncio.get_running_loop()
+        on_lost: Callable[[Callable[[LeaseLost], None]], Callable[[], None]] | None = getattr(self.storage, "on_lost", None)
+
+        def told(error: LeaseLost) -> None:
+            soon(loop, lambda: callback(error))
+
+        return (lambda: None) if on_lost is None else on_lost(told)
 
     @property
     def closed(self) -> bool:

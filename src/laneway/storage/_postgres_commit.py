@@ -221,7 +221,7 @@ class Writer:
         self._check_lease()
         if not (await self._pool.fetch(_ERASE, (self.lease.session_key, self.lease.fence)))[0][0]:
             raise await self.lease.note_loss()
-        self.lease.lost = LeaseLost("the session was erased")
+        self.lease.loss.error = LeaseLost("the session was erased")  # by us: there is nobody to tell
 
 
 def _place(segment: int, seq: int, is_tip: bool, compaction_segment: int | None, compaction_seq: int, after: int | None) -> branch.Place:

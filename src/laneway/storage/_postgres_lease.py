@@ -19,6 +19,7 @@ from laneway.errors import LeaseLost, SessionExists, SessionLocked, SessionNotFo
 from laneway.messages import now_ms
 from laneway.storage._codec import decode_stats, encode_stats
 from laneway.storage._heartbeat import heartbeats
+from laneway.storage._loss import Loss
 from laneway.storage._owner import decode_owner, this_process
 from laneway.storage._postgres_pool import PostgresPool, quoted
 from laneway.storage._postgres_renew import Renewals
@@ -70,12 +71,17 @@ class Lease:
         self.session_key = 0
         self.fence = 0
         self.life = life
-        self.lost: LeaseLost | None = None
+        self.loss = Loss()
         self._pool = pool
         self._session_id = session_id
         self._owner = owner
         self._renewals: Renewals | None = None
         self._beat_key: int | None = None
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Why nothing can be written any more; None while it can."""
+        return self.loss.error
 
     @classmethod
     async def acquire(
@@ -149,11 +155,9 @@ class Lease:
     async def note_loss(self) -> LeaseLost:
         """Remember that the session is somebody else's now."""
         rows = await self._pool.fetch(_HOLDER, (self._session_id,))
-        if self.lost is None:
-            self.lost = self._loss(rows)
-        return self.lost
+        return self.loss.note(self._taken_over(rows))
 
-    def _loss(self, rows: Sequence[tuple[Any, ...]]) -> LeaseLost:
+    def _taken_over(self, rows: Sequence[tuple[Any, ...]]) -> LeaseLost:
         holder = decode_owner(rows[0][0]) if rows and rows[0][0] else None
         who = "was deleted" if not rows else f"was taken over by {holder}" if holder else "was taken over"
         return LeaseLost(f"session {self._session_id!r} {who}; this process can no longer write to it: open it again")
@@ -181,5 +185,6 @@ class Lease:
         # By owner, not by fence: the event loop may be raising that at this very moment.
         row = connection.execute(_RENEW.format(schema).encode(), (self.life, self.session_key, self._owner)).fetchone()
         if row is None and self.lost is None:
-            self.lost = self._loss(connection.execute(_HOLDER_IN.format(schema).encode(), (self._session_id,)).fetchall())
-            _log.warning("%s", self.lost)
+            lost = self._taken_over(connection.execute(_HOLDER_IN.format(schema).encode(), (self._session_id,)).fetchall())
+            _log.warning("%s", lost)
+            self.loss.note(lost)

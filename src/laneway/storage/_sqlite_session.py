@@ -16,6 +16,7 @@ from laneway.errors import LeaseLost, StorageCorruption, StorageError
 from laneway.messages import now_ms
 from laneway.storage import _checks as checks
 from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, EncodedUsage, EncodedValue
+from laneway.storage._loss import Loss
 from laneway.storage._owner import decode_owner
 from laneway.storage._rewrite import NewContent
 from laneway.storage._sqlite_branch import BranchIndex, rebuild
@@ -68,7 +69,7 @@ class SqliteSession:
     def __init__(self, path: Path, connection: sqlite3.Connection, later: Callable[[Callable[[], object]], object]) -> None:
         self.path = path
         self.lease: Lease | None = None
-        self.lost: str | None = None  # why nothing can be written any more
+        self.loss = Loss()  # why nothing can be written any more
         self.position = Position()  # as of the last commit
         self._connection = connection
         self._cursor = connection.cursor()
@@ -146,7 +147,7 @@ class SqliteSession:
         """Give the lease back and close the file; what fails is raised when all has been tried."""
         problems: list[StorageError] = []
         lease, self.lease = self.lease, None
-        if lease is not None and self.lost is None:
+        if lease is not None and self.loss.error is None:
             try:
                 with named_errors(self.path), self._transaction() as cursor:
                     lease.release(cursor)
@@ -162,7 +163,7 @@ class SqliteSession:
 
     def renew(self, interval: float) -> None:
         """Put the lease's end off, unless a commit just did. Never raises: what it finds out, the next commit raises."""
-        if self.lease is None or self.lost is not None or time.monotonic() - self._renewed < interval / 2:
+        if self.lease is None or self.loss.error is not None or time.monotonic() - self._renewed < interval / 2:
             return
         with contextlib.suppress(StorageError, sqlite3.Error), self._transaction() as cursor:
             if not self.lease.renew(cursor):
@@ -211,8 +212,8 @@ class SqliteSession:
             self._cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _owned(self) -> Lease:
-        if self.lost is not None:
-            raise LeaseLost(self.lost)
+        if self.loss.error is not None:
+            raise LeaseLost(str(self.loss.error))
         if self.lease is None:
             raise StorageError(f"the session {self.path} was opened with read_only=True and cannot be written to")
         return self.lease
@@ -267,7 +268,7 @@ class SqliteSession:
         self._branches.forget()
         self._branches.next_segment = self.position.next_segment
         if isinstance(error, (sqlite3.IntegrityError, StorageCorruption)) and self._is_replaced(lease):
-            return LeaseLost(self.lost)
+            return LeaseLost(str(self.loss.error))
         if isinstance(error, sqlite3.IntegrityError) and commit is not None:
             error = self._duplicate_in(commit) or error
         return named(error, self.path)
@@ -287,7 +288,7 @@ class SqliteSession:
     def read(self, query: Callable[[SqliteReader], _T]) -> _T:
         """Answer a query. Beside another owner, everything is read as of one moment."""
         with named_errors(self.path):
-            if self.lease is not None and self.lost is None:
+            if self.lease is not None and self.loss.error is None:
                 try:
                     return query(self._reader)
                 except StorageCorruption:
@@ -373,8 +374,10 @@ class SqliteSession:
         except sqlite3.Error:
             return False
         owner = decode_owner(row[0]) if row is not None and isinstance(row[0], str) else None
-        self.lost = (
-            f"the session {self.path} was taken over{f' by {owner}' if owner else ''} while this process did not renew its lease: "
-            "nothing more can be written from here; open it again when its new owner has closed it"
+        self.loss.note(
+            LeaseLost(
+                f"the session {self.path} was taken over{f' by {owner}' if owner else ''} while this process did not renew its lease: "
+                "nothing more can be written from here; open it again when its new owner has closed it"
+            )
         )
         return True

@@ -7,13 +7,14 @@ own would give, without five hundred threads for five hundred open sessions. The
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
+
+from laneway.storage._answers import Answers, answers
 
 _T = TypeVar("_T")
 
@@ -23,13 +24,13 @@ _TURN: Final = 32  # jobs that a strand may run before another strand has its tu
 
 
 class _Job:
-    """Work, and the future of the event loop that waits for it, if any does."""
+    """Work, and who waits for its outcome, if anybody does."""
 
-    __slots__ = ("_future", "_loop", "_work")
+    __slots__ = ("_answers", "_future", "_work")
 
-    def __init__(self, work: Callable[[], Any], loop: asyncio.AbstractEventLoop | None, future: asyncio.Future[Any] | None) -> None:
+    def __init__(self, work: Callable[[], Any], answers: Answers | None, future: asyncio.Future[Any] | None) -> None:
         self._work = work
-        self._loop = loop
+        self._answers = answers
         self._future = future
 
     def run(self) -> None:
@@ -39,18 +40,8 @@ class _Job:
             result = self._work()
         except BaseException as raised:
             error = raised
-        if self._loop is not None and self._future is not None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed while its caller waited: nobody is left to tell
-                self._loop.call_soon_threadsafe(_settle, self._future, result, error)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # its caller was cancelled; the work was done all the same
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+        if self._answers is not None and self._future is not None:
+            self._answers.give(self._future, result, error)
 
 
 class _Pool:
@@ -116,14 +107,18 @@ class Strand:
         self._jobs: deque[_Job] = deque()
         self._active = False
         self._closed = False
+        self._answers: Answers | None = None  # the way to the loop that asked last
         self._pool = _pool
         self._pool.join()
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Do `work` after all before it and return its result. A caller who is cancelled stops waiting; the work is done all the same."""
         loop = asyncio.get_running_loop()
+        way = self._answers
+        if way is None or not way.belongs_to(loop):
+            way = self._answers = answers(loop)
         future: asyncio.Future[_T] = loop.create_future()
-        if not self._add(_Job(work, loop, future)):
+        if not self._add(_Job(work, way, future)):
             raise RuntimeError("the strand is closed")
         return await future
 

@@ -6,11 +6,12 @@ ledger** (append-only). `Storage.commit` is the only way to write and is all or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
+from laneway.errors import LeaseLost
 from laneway.messages import AgentMessage, Usage
 
 EntryType = Literal["message", "compaction", "branch_summary", "custom"]
@@ -305,6 +306,17 @@ class Storage(Protocol):
 
     async def close(self) -> None:
         """Wait for admitted commits, release what is held, refuse what comes later. Calling it again does nothing."""
+        ...
+
+
+class Leased(Protocol):
+    """A store that another process can take over, and that finds out by itself: while it renews its lease, or in a commit."""
+
+    def on_lost(self, callback: Callable[[LeaseLost], None]) -> Callable[[], None]:
+        """Call `callback` once if another process has taken the session over (at once if that is known); return how to stop that.
+
+        It is called in the thread that finds out and must neither raise nor wait.
+        """
         ...
 
 

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
-from laneway.errors import StorageClosed, StorageError
+from laneway.errors import LeaseLost, StorageClosed, StorageError
 from laneway.storage import _checks as checks
 from laneway.storage import _postgres_commit as writing
 from laneway.storage import _postgres_read as reading
@@ -115,6 +115,10 @@ class PostgresStorage:
     def __del__(self) -> None:
         if getattr(self, "_closing", self) is None and not sys.is_finalizing():
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1)  # its lease ends unrenewed
+
+    def on_lost(self, callback: Callable[[LeaseLost], None]) -> Callable[[], None]:
+        """See `Leased.on_lost`. A storage that was opened to read has no lease to lose."""
+        return (lambda: None) if self._writer is None else self._writer.lease.loss.tell(callback)
 
     async def _reads(self) -> PostgresPool:
         if self._closing is not None:

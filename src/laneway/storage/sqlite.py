@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
-from laneway.errors import SessionExists, SessionLocked, StorageClosed
+from laneway.errors import LeaseLost, SessionExists, SessionLocked, StorageClosed
 from laneway.storage import _checks as checks
 from laneway.storage._codec import encode_commit
 from laneway.storage._heartbeat import heartbeats
@@ -143,7 +143,12 @@ class SqliteStorage:
     @property
     def lost(self) -> str | None:
         """Why nothing can be written any more, if another process took the session over and this one knows it."""
-        return self._session.lost
+        error = self._session.loss.error
+        return None if error is None else str(error)
+
+    def on_lost(self, callback: Callable[[LeaseLost], None]) -> Callable[[], None]:
+        """See `Leased.on_lost`."""
+        return self._session.loss.tell(callback)
 
     def _renew(self) -> None:
         session, interval = self._session, self._interval

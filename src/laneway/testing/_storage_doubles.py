@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from laneway.errors import LeaseLost
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
     BranchScan,
@@ -76,6 +77,11 @@ class _Wrapped:
     async def get_stats(self) -> SessionStats:
         self._touch()
         return await self.storage.get_stats()
+
+    def on_lost(self, callback: Callable[[LeaseLost], None]) -> Callable[[], None]:
+        """See `Leased.on_lost`; a store without a lease never calls it."""
+        on_lost = getattr(self.storage, "on_lost", None)
+        return (lambda: None) if on_lost is None else on_lost(callback)
 
     async def close(self) -> None:
         """Close the store that is wrapped."""
