@@ -19,12 +19,10 @@ from typing import Any
 import msgspec
 
 from laneway.llm._sse import SseDecoder
-from laneway.llm._transform import _cache, encode_body
 from laneway.llm._writer import StreamWriter
-from laneway.llm.base import Model, StreamOptions, Transcript
-from laneway.llm.wire.openai_chat import ChatCompat, Decoder, encode
+from laneway.llm.base import Model
+from laneway.llm.wire.openai_chat import ChatCompat, Decoder
 from laneway.llm.wire.openai_chat._chunks import decode_chunk
-from laneway.messages import AssistantMessage, SystemMessage, TextContent, ThinkingContent, ToolCall, ToolDeclaration, ToolResultMessage, UserMessage
 
 MODEL = Model(id="gpt-bench", provider="bench", api="openai_chat", base_url="http://127.0.0.1:1/v1")
 NETWORK_CHUNK = 8192
@@ -107,25 +105,6 @@ def sdk(body: bytes) -> int:
     return asyncio.run(run())
 
 
-def conversation(turns: int) -> list[Any]:
-    """A long conversation with another model's responses in it."""
-    tool = ToolDeclaration(name="read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
-    messages: list[Any] = [SystemMessage(content="You are helpful. " * 50, tools_added=[tool])]
-    for n in range(turns):
-        content = [
-            ThinkingContent(thinking="hm " * 20),
-            TextContent(text="I look. " * 10),
-            ToolCall(id=f"call_{n}|fc_{n}", name="read", arguments={"path": f"f{n}"}),
-        ]
-        result = ToolResultMessage(tool_call_id=f"call_{n}|fc_{n}", tool_name="read", content=[TextContent(text="line of the file\n" * 20)])
-        messages += [
-            UserMessage(content=f"question {n} " * 10),
-            AssistantMessage(content=list(content), provider="other", model="x", api="y"),
-            result,
-        ]
-    return messages
-
-
 def measure(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Median seconds of each, run alternately."""
     times: dict[str, list[float]] = {name: [] for name in functions}
@@ -171,37 +150,6 @@ def bench_growth(chunks: int, repeats: int) -> None:
     print(f"{'growth of 1 MB arguments':<28} per delta, {chunks * 5} deltas against {chunks * 5 // 4}: {times['large'] / 4 / times['small']:.2f} x")
 
 
-def bench_encode(repeats: int, turns: int = 667) -> None:
-    """A request of 2,000 messages with hand-off, when the conversation has grown by one turn since the last request."""
-    messages = conversation(turns)
-    earlier = messages[:-3]
-    options = StreamOptions()
-
-    def cached() -> bytes:
-        return encode_body(encode(MODEL, Transcript(messages=messages), options))
-
-    def fresh() -> bytes:
-        _cache.clear()
-        return cached()
-
-    def restore() -> None:
-        _cache.clear()
-        encode(MODEL, Transcript(messages=earlier), options)
-
-    baseline, first, next_one = [], [], []
-    for _ in range(repeats + 1):
-        for bucket, prepare, function in ((baseline, None, lambda: msgspec.json.encode(messages)), (first, None, fresh), (next_one, restore, cached)):
-            if prepare is not None:
-                prepare()
-            started = time.process_time()
-            function()
-            bucket.append(time.process_time() - started)
-    times = {
-        name: statistics.median(values[1:]) for name, values in (("msgspec encode", baseline), ("first request", first), ("next request", next_one))
-    }
-    report(f"encode {len(messages)} messages", times, "msgspec encode", len(messages))
-
-
 def main() -> None:
     """Run everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -210,7 +158,6 @@ def main() -> None:
     arguments = parser.parse_args()
     bench_decode(arguments.chunks, arguments.repeats)
     bench_growth(arguments.chunks, arguments.repeats)
-    bench_encode(arguments.repeats)
 
 
 if __name__ == "__main__":

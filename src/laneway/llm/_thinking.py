@@ -9,8 +9,22 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from laneway.llm._grown import Grown
 from laneway.llm.base import THINKING_LEVELS, Model, ThinkingLevel
-from laneway.messages import AgentMessage, AssistantMessage, ImageContent, SystemMessage, TextContent, ThinkingContent, Usage
+from laneway.messages import (
+    AgentMessage,
+    AssistantContent,
+    AssistantMessage,
+    ImageContent,
+    SystemMessage,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserContent,
+    UserMessage,
+)
 
 # ---------------------------------------------------------------------------------------------------- levels
 
@@ -108,22 +122,33 @@ def _json_chars(value: Any) -> int:
     return len(msgspec.json.encode(value))
 
 
-def _estimate_message(message: AgentMessage) -> int:
+def _estimate_message(message: Any) -> int:
+    if type(message) is UserMessage or type(message) is ToolResultMessage:  # `isinstance` costs several times as much on structs
+        return _tokens(_content_chars(message.content))
     if isinstance(message, AssistantMessage):
-        chars = 0
-        for block in message.content:
-            if isinstance(block, TextContent):
-                chars += len(block.text)
-            elif isinstance(block, ThinkingContent):
-                chars += len(block.thinking)
-            else:
-                chars += len(block.name) + _arguments_chars(block.arguments)
-        return _tokens(chars)
-    if isinstance(message, SystemMessage):
-        text = len(message.content) + sum(len(value) for value in (message.sections or {}).values() if value)
-        tools = _tokens(_json_chars(message.tools_added)) if message.tools_added else 0
-        return _tokens(text) + tools + (_tokens(_json_chars(message.tools_removed)) if message.tools_removed else 0)
-    return _tokens(_other_chars(message))
+        return _tokens(sum(map(_block_chars, message.content)))
+    return _estimate_system(message) if isinstance(message, SystemMessage) else _tokens(_other_chars(message))
+
+
+def _estimate_system(message: SystemMessage) -> int:
+    text = len(message.content) + sum(len(value) for value in (message.sections or {}).values() if value)
+    tools = _tokens(_json_chars(message.tools_added)) if message.tools_added else 0
+    return _tokens(text) + tools + (_tokens(_json_chars(message.tools_removed)) if message.tools_removed else 0)
+
+
+def _block_chars(block: AssistantContent) -> int:
+    if type(block) is TextContent:
+        return len(block.text)
+    if type(block) is ThinkingContent:
+        return len(block.thinking)
+    call = cast(ToolCall, block)
+    return len(call.name) + _arguments_chars(call.arguments)
+
+
+def _content_chars(content: str | list[UserContent]) -> int:
+    if isinstance(content, str):
+        return len(content)
+    return sum([len(block.text) if type(block) is TextContent else IMAGE_CHARS for block in content])
 
 
 def _arguments_chars(arguments: dict[str, Any]) -> int:
@@ -134,14 +159,12 @@ def _arguments_chars(arguments: dict[str, Any]) -> int:
 
 
 def _other_chars(message: Any) -> int:
-    """Characters of a user message, a tool result, or a custom message by what it seems to hold."""
+    """Characters of a custom message, by what it seems to hold."""
     content: Any = getattr(message, "content", None)
     if isinstance(content, str):
         return len(content)
     if isinstance(content, list):
-        blocks = cast("list[Any]", content)
-        texts = sum(len(block.text) for block in blocks if isinstance(block, TextContent))
-        return texts + IMAGE_CHARS * sum(isinstance(block, ImageContent) for block in blocks)
+        return _content_chars([block for block in cast("list[Any]", content) if isinstance(block, (TextContent, ImageContent))])
     return sum(len(text) for name in ("summary", "command", "output") if isinstance(text := getattr(message, name, None), str))
 
 
@@ -150,37 +173,43 @@ def usage_tokens(usage: Usage) -> int:
     return usage.total_tokens or usage.input + usage.output + usage.cache_read + usage.cache_write
 
 
+class _Estimator:
+    """`estimate_context`, message after message."""
+
+    __slots__ = ("_newest", "_report", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = [0]  # of what comes before each message, and of all
+        self._newest = 0
+        self._report: int | None = None
+
+    def take(self, messages: Sequence[AgentMessage], start: int) -> ContextEstimate:
+        tokens = self._tokens
+        for index in range(start, len(messages)):
+            message = messages[index]
+            tokens.append(tokens[-1] + _estimate_message(message))
+            timestamp: int = getattr(message, "timestamp", 0)  # a custom message need not have one
+            if timestamp >= self._newest:
+                self._newest = timestamp
+                if _reports(message):
+                    self._report = index
+        if self._report is None:
+            return ContextEstimate(tokens=tokens[-1], usage_tokens=0, trailing_tokens=tokens[-1], last_usage_index=None)
+        reported = usage_tokens(cast(AssistantMessage, messages[self._report]).usage)
+        trailing = tokens[-1] - tokens[self._report + 1]
+        return ContextEstimate(tokens=reported + trailing, usage_tokens=reported, trailing_tokens=trailing, last_usage_index=self._report)
+
+
+_estimates: Grown[ContextEstimate] = Grown(_Estimator)
+
+
 def estimate_context(messages: Sequence[AgentMessage]) -> ContextEstimate:
     """Estimate what the next request takes: the last provider report that still holds, plus estimates of what came after it.
 
     A report holds if its response did not fail and nothing before it is newer (a compaction summary that was put in front of it makes it stale).
+    Of a transcript that grew only what is new is looked at.
     """
-    index = _last_report(messages)
-    if index is None:
-        tokens = estimate_tokens(messages)
-        return ContextEstimate(tokens=tokens, usage_tokens=0, trailing_tokens=tokens, last_usage_index=None)
-    reported = usage_tokens(cast(AssistantMessage, messages[index]).usage)
-    trailing = estimate_tokens(messages[index + 1 :])
-    return ContextEstimate(tokens=reported + trailing, usage_tokens=reported, trailing_tokens=trailing, last_usage_index=index)
-
-
-def _last_report(messages: Sequence[AgentMessage]) -> int | None:
-    """Try the last report first: it nearly always holds, and then nothing else needs a closer look."""
-    last = next((i for i in range(len(messages) - 1, -1, -1) if _reports(messages[i])), None)
-    if last is None or _timestamp(messages[last]) >= max(map(_timestamp, messages[:last]), default=0):
-        return last
-    found: int | None = None
-    newest = 0
-    for index, message in enumerate(messages):
-        if _timestamp(message) >= newest:
-            newest = _timestamp(message)
-            if _reports(message):
-                found = index
-    return found
-
-
-def _timestamp(message: Any) -> int:
-    return getattr(message, "timestamp", 0)  # a custom message need not have one
+    return _estimates.of(messages)
 
 
 def _reports(message: AgentMessage) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from laneway.llm._grown import Grown
 from laneway.llm.base import Model, encode_json
 from laneway.messages import (
     AgentMessage,
@@ -242,21 +243,38 @@ def split_system(messages: Sequence[Message]) -> tuple[SystemMessage | None, lis
     return current_system_message(messages[:head]), list(messages[head:])
 
 
+class _SystemFold:
+    """`system_messages`, message after message."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: list[tuple[int, SystemMessage]] = []
+
+    def take(self, messages: Sequence[AgentMessage], start: int) -> list[tuple[int, SystemMessage]]:
+        self._found += [(at, message) for at, message in enumerate(messages[start:], start) if type(message) is SystemMessage]
+        return self._found.copy()
+
+
+_systems: Grown[list[tuple[int, SystemMessage]]] = Grown(_SystemFold)
+
+
 def system_messages(messages: Sequence[Message]) -> list[SystemMessage]:
     """Return the system messages, which is all that the replay of prompt and tools looks at."""
-    return [message for message in messages if type(message) is SystemMessage]
+    return [message for _, message in _systems.of(messages)]
 
 
 class ToolPlan(Struct, kw_only=True, frozen=True):
     """Where a provider learns of the tools: `declared` at the top of the request, `added` and `removed` at system messages (by their index).
 
-    The messages before index `folded` have their declarations at the top.
+    The messages before index `folded` have their declarations at the top; `folded_systems` of them are system messages.
     """
 
     declared: list[ToolDeclaration]
     added: dict[int, list[ToolDeclaration]]
     removed: dict[int, list[str]]
     folded: int
+    folded_systems: int
 
 
 def plan_tools(messages: Sequence[Message], mode: Literal["none", "additions", "changes"]) -> ToolPlan:
@@ -266,15 +284,18 @@ def plan_tools(messages: Sequence[Message], mode: Literal["none", "additions", "
     - "additions": what was declared up to the last change that is more than an addition is at the top, later additions are in place.
     - "changes": every declaration is in place, those of the leading system message included; nothing is at the top.
     """
+    systems = _systems.of(messages)
     if mode == "none":
-        return ToolPlan(declared=current_tools(messages), added={}, removed={}, folded=len(messages))
+        return ToolPlan(
+            declared=current_tools([message for _, message in systems]), added={}, removed={}, folded=len(messages), folded_systems=len(systems)
+        )
     added: dict[int, list[ToolDeclaration]] = {}
     removed: dict[int, list[str]] = {}
-    folded = 0 if mode == "changes" else _fold_up_to(messages)
-    known = current_tools(messages[:folded])
-    for index in range(folded, len(messages)):
-        message = messages[index]
-        if isinstance(message, SystemMessage) and (message.tools_added or message.tools_removed):
+    folded = 0 if mode == "changes" else _fold_up_to(systems)
+    above = [message for index, message in systems if index < folded]
+    declared = known = current_tools(above)
+    for index, message in systems:
+        if index >= folded and (message.tools_added or message.tools_removed):
             after = current_tools([SystemMessage(tools_added=known), message])
             change = tool_changes(known, after)
             if change.added:
@@ -282,19 +303,18 @@ def plan_tools(messages: Sequence[Message], mode: Literal["none", "additions", "
             if change.removed:
                 removed[index] = change.removed
             known = after
-    return ToolPlan(declared=current_tools(messages[:folded]), added=added, removed=removed, folded=folded)
+    return ToolPlan(declared=declared, added=added, removed=removed, folded=folded, folded_systems=len(above))
 
 
-def _fold_up_to(messages: Sequence[Message]) -> int:
+def _fold_up_to(systems: list[tuple[int, SystemMessage]]) -> int:
     """The index after the last system message that must be folded into the top: the leading ones, and any that removes or redefines."""
-    fold = next((i for i, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
-    known: dict[str, ToolDeclaration] = {}
-    for index, message in enumerate(messages):
-        if isinstance(message, SystemMessage):
-            names = {tool.name for tool in message.tools_added or ()}
-            if message.tools_removed or names & known.keys():
-                fold = max(fold, index + 1)
-            known.update((tool.name, tool) for tool in message.tools_added or ())
+    fold = 0
+    known: set[str] = set()
+    for index, message in systems:
+        names = {tool.name for tool in message.tools_added or ()}
+        if index == fold or message.tools_removed or names & known:
+            fold = index + 1
+        known |= names
     return fold
 
 
@@ -334,16 +354,24 @@ class WireItems(list[Item]):
         other._size = self._size
         return other
 
+    def json_parts(self) -> list[bytes | memoryview]:
+        """Return the pieces of the JSON array, in order; what is kept is among them without being copied."""
+        count, size = self._size
+        groups: list[bytes | memoryview] = []
+        if self._lead:
+            groups.append(encode_json(list(self[: self._lead]))[1:-1])
+        if size:
+            groups.append(memoryview(self._kept.json)[:size])
+        if len(self) > self._lead + count:
+            groups.append(encode_json(list(self[self._lead + count :]))[1:-1])
+        parts: list[bytes | memoryview] = [b"["]
+        for group in groups:
+            parts += [group] if len(parts) == 1 else [b",", group]
+        return [*parts, b"]"]
+
     def to_json(self) -> bytes:
         """Return the JSON array."""
-        count, size = self._size
-        after = self._lead + count
-        parts = [encode_json(item) for item in self[: self._lead]]
-        if size:
-            parts.append(bytes(self._kept.json[:size]))
-        if len(self) > after:
-            parts.append(encode_json(list(self[after:]))[1:-1])
-        return b"[%s]" % b",".join(parts)
+        return b"".join(self.json_parts())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> list[Item]:
         return [deepcopy(item, memo) for item in self]
@@ -362,18 +390,30 @@ class _KeptJson:
         """Take the items beyond `count`."""
         new = items[self.count :]
         if new:
-            if self.json:
-                self.json += b","
-            self.json += encode_json(list(new))[1:-1]
+            more = encode_json(list(new))[1:-1]
+            more = b"," + more if self.json else more
+            try:
+                self.json += more
+            except BufferError:  # a request that another thread sends is being put together from it
+                self.json = self.json + more
             self.count = len(items)
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
-    """Encode a request body like `encode_json`, at the cost of what is new in its `WireItems`."""
-    import msgspec
-
-    kept = {key: msgspec.Raw(value.to_json()) for key, value in body.items() if isinstance(value, WireItems)}
-    return encode_json({**body, **kept}) if kept else encode_json(body)
+    """Encode a request body like `encode_json`, at the cost of what is new in its `WireItems`: what is kept is copied once, into the result."""
+    parts: list[bytes | memoryview] = []
+    plain: dict[str, Any] = {}
+    for key, value in body.items():
+        if not isinstance(value, WireItems):
+            plain[key] = value
+            continue
+        before = encode_json({**plain, key: None})  # ends in `null}`, in whose place the items go
+        parts += [b"," + before[1:-5] if parts else before[:-5], *cast("WireItems[Any]", value).json_parts()]
+        plain = {}
+    if not parts:
+        return encode_json(body)
+    parts.append(b"," + encode_json(plain)[1:] if plain else b"}")
+    return b"".join(parts)
 
 
 class Converter(Protocol[Item]):
@@ -426,7 +466,7 @@ class OutgoingConversation(Generic[Item]):
     def items(self, messages: list[AgentMessage]) -> WireItems[Item]:
         """Return the wire's items for the whole transcript, of which `begins` is true."""
         self._seen = messages
-        normal = self._projection.project(messages)
+        normal = self._projection.project(messages, append_only=True)  # `begins` has compared what it saw
         start = self._settled
         settled = max((i for i in range(start, len(normal)) if isinstance(normal[i], AssistantMessage)), default=start)
         for message in normal[start:settled]:

@@ -43,7 +43,7 @@ def encode(model: Model, transcript: Transcript, options: StreamOptions) -> dict
     level = requested_level(model, options.reasoning)
     max_tokens = _max_tokens(model, messages, options)
     in_place = compat.supports_mid_convo_system_messages and compat.supports_mid_convo_tool_additions
-    plan = plan_tools(messages, "additions") if in_place else plan_tools(system_messages(messages), "none")
+    plan = plan_tools(messages, "additions" if in_place else "none")
     body: dict[str, Any] = {"model": model.id, "stream": True}
     if compat.supports_usage_in_streaming:
         body["stream_options"] = {"include_usage": True}
@@ -78,7 +78,7 @@ def _messages(model: Model, messages: Sequence[Message], plan: ToolPlan, compat:
     role = "developer" if model.reasoning and compat.supports_developer_role else "system"
     if compat.supports_mid_convo_system_messages:
         prompt_message, rest = split_system(messages)
-        leading, folded = len(messages) - len(rest), len(system_messages(messages[: plan.folded]))
+        leading, folded = len(messages) - len(rest), plan.folded_systems
     else:
         prompt_message, leading, folded = current_system_message(system_messages(messages)), 0, 0
     style = MessageStyle.of(compat, role=role, reasoning=model.reasoning, leading_systems=leading, folded_systems=folded)

@@ -44,7 +44,7 @@ def encode(model: Model, transcript: Transcript, options: StreamOptions) -> dict
     compat = resolve_compat(model)
     messages = transcript.messages
     in_place = compat.supports_mid_convo_system_messages and compat.supports_additional_tools
-    plan = plan_tools(messages, "additions") if in_place else plan_tools(system_messages(messages), "none")
+    plan = plan_tools(messages, "additions" if in_place else "none")
     body: dict[str, Any] = {"model": model.id, "stream": True, "store": False}
     max_tokens = _max_tokens(model, messages, options)
     if max_tokens is not None and compat.supports_max_output_tokens:
@@ -131,7 +131,7 @@ def _input(model: Model, messages: Sequence[Message], plan: ToolPlan, compat: Re
     role = "developer" if model.reasoning and compat.supports_developer_role else "system"
     if compat.supports_mid_convo_system_messages:
         prompt_message, rest = split_system(messages)
-        leading, folded = len(messages) - len(rest), len(system_messages(messages[: plan.folded]))
+        leading, folded = len(messages) - len(rest), plan.folded_systems
     else:
         prompt_message, leading, folded = current_system_message(system_messages(messages)), 0, 0
     style = ItemStyle(
