@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from laneway.errors import MessageError, StorageCorruption
 from laneway.messages import AgentMessage, AssistantMessage, Usage, clean_json, decode_message, is_message, known_roles, role_of
 from laneway.storage._checks import MAX_SEQ, address, identifier, label
-from laneway.storage._json import decode_json, encode_any, encode_json, json_encoder, refuse_deep, refuse_unsafe
+from laneway.storage._json import decode_json, encode_any, encode_json, encode_plain, json_encoder, may_be_deep, refuse_deep, refuse_unsafe
 from laneway.storage.base import (
     AppendList,
     BranchSummaryEntry,
@@ -123,8 +123,13 @@ class EncodedCommit(Struct, frozen=True):
     @property
     def size(self) -> int:
         """How many bytes of JSON it holds."""
-        payloads = sum(len(write.payload) for write in self.writes if isinstance(write, (EncodedEntry, EncodedUsage)))
-        return payloads + sum(len(write.value) for write in self.writes if isinstance(write, (EncodedValue, EncodedElement)))
+        size = 0
+        for write in self.writes:
+            if isinstance(write, (EncodedValue, EncodedElement)):
+                size += len(write.value)
+            elif isinstance(write, (EncodedEntry, EncodedUsage)):
+                size += len(write.payload)
+        return size
 
     def number(self, next_seq: int) -> list[int]:
         """Return one seq per write, strictly increasing from `next_seq`.
@@ -200,6 +205,7 @@ _decode_custom_payload = msgspec.json.Decoder(_CustomPayload).decode
 _decode_usage_payload = msgspec.json.Decoder(_UsagePayload).decode
 _decode_stats = msgspec.json.Decoder(SessionStats).decode
 _DECODE_ERRORS = (msgspec.DecodeError, MessageError, UnicodeDecodeError, RecursionError)
+_ENCODE_ERRORS = (MessageError, TypeError, ValueError, OverflowError, RecursionError)
 
 # ---------------------------------------------------------------------------------------------------- encoding
 
@@ -221,12 +227,14 @@ def _encode_write(write: Write, index: int) -> EncodedWrite:
             return _encode_entry(write.entry, keep_seq=write.keep_seq)
         case SetValue():
             namespace, key = address(write.namespace, write.key)
-            return EncodedValue(namespace, key, encode_json(write.value, f"value {namespace}/{key}"))
+            data = encode_plain(write.value)
+            return EncodedValue(namespace, key, encode_json(write.value, f"value {namespace}/{key}") if data is None else data)
         case InsertUsage():
             return _encode_usage(write.row)
         case AppendList():
             namespace, key = address(write.namespace, write.key)
-            return EncodedElement(namespace, key, encode_json(write.value, f"list element {namespace}/{key}"))
+            data = encode_plain(write.value)
+            return EncodedElement(namespace, key, encode_json(write.value, f"list element {namespace}/{key}") if data is None else data)
         case DeleteValue():
             return DeleteValue(*address(write.namespace, write.key))
         case DeleteList():
@@ -241,18 +249,38 @@ def _encode_entry(entry: Entry, *, keep_seq: bool) -> EncodedEntry:
     identifier(entry.id, "an entry's id")
     if entry.parent_id is not None:
         identifier(entry.parent_id, "an entry's parent_id")
-    if isinstance(entry, (MessageEntry, CompactionEntry)):
-        entry = _with_storable_messages(entry)
-    custom_type = label(entry.custom_type, "a custom_type") if isinstance(entry, CustomEntry) else None
     if keep_seq and not (_is_whole(entry.seq, 1) and _is_whole(entry.timestamp, 0)):
         raise ValueError(
             f"entry {entry.id!r} cannot keep the seq {entry.seq!r} and timestamp {entry.timestamp!r}: they must be whole numbers above 0"
         )
     seq, timestamp = (entry.seq, entry.timestamp) if keep_seq else (0, 0)
+    if type(entry) is MessageEntry and (payload := _plain_payload(entry)) is not None:
+        return EncodedEntry(entry.id, entry.parent_id, "message", None, payload, seq, timestamp)
+    if isinstance(entry, (MessageEntry, CompactionEntry)):
+        entry = _with_storable_messages(entry)
+    custom_type = label(entry.custom_type, "a custom_type") if isinstance(entry, CustomEntry) else None
     where = f"entry {entry.id!r}"
     row = EncodedEntry(entry.id, entry.parent_id, entry.type, custom_type, _entry_payload(entry, where), seq, timestamp)
     _compare(entry, row, where)
     return row
+
+
+def _plain_payload(entry: MessageEntry) -> bytes | None:
+    """Return the payload of a message that comes back as it was given, as nearly all do; None leaves it to the thorough way.
+
+    The bytes are those of `_MessagePayload`, without going through it.
+    """
+    message, terminate = entry.message, entry.terminate
+    if type(message) is AssistantMessage and message.stop_reason == "pending" or type(terminate) is not bool:
+        return None
+    try:
+        data = json_encoder.encode(message)
+        if decode_message(data) != message:
+            return None
+    except _ENCODE_ERRORS:
+        return None
+    payload = b'{"message":%b,"terminate":true}' % data if terminate else b'{"message":%b}' % data
+    return None if may_be_deep(payload) else payload
 
 
 def _is_whole(value: Any, least: int) -> bool:
@@ -303,7 +331,7 @@ def _entry_payload(entry: Entry, where: str) -> bytes:
             fields = _CustomPayload(data=entry.data)
     try:
         return json_encoder.encode(fields)
-    except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError):
+    except _ENCODE_ERRORS:
         refuse_unsafe(entry, where)
         return json_encoder.encode(_clean_struct(fields))
 
@@ -341,7 +369,7 @@ def _encode_usage(row: UsageRow) -> EncodedUsage:
     fields = _UsagePayload(usage=row.usage, adjustment=row.adjustment, details=row.details)
     try:
         payload = json_encoder.encode(fields)
-    except (UnicodeEncodeError, TypeError, ValueError, OverflowError, RecursionError):
+    except _ENCODE_ERRORS:
         refuse_unsafe(row, where)
         payload = json_encoder.encode(_clean_struct(fields))
     try:
