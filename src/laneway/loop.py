@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from laneway._effects.batch import AbortWatch, Batch, fail_truncated, run_batch
+from laneway._effects.batch import BatchRunner
 from laneway._effects.call_tools import After, Before, Outcome, Prepared, plain_args
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
 from laneway._effects.respond import StreamGuard, respond
@@ -386,11 +386,13 @@ class _Run:
         self._asks = self._shaped or config.prepare_request is not None or config.get_api_key is not None
         self._guard: StreamGuard | None = None
         self._options: tuple[ThinkingLevel, str | None, StreamOptions] | None = None
-        self._tools: tuple[list[AgentTool], dict[str, AgentTool]] = ([], {})
+        self._tools: tuple[list[AgentTool], dict[str, AgentTool], frozenset[str]] = ([], {}, frozenset())
+        self._results: list[ToolResultMessage] = []
         self._limits = _LimitCounter(config.limits)
         self._partial: AssistantMessage | None = None
         self._turn: Any = None  # the last CompletedTurn, kept where a hook wants it
-        self._watch: AbortWatch | None = None
+        self._batches: BatchRunner | None = None
+        self._message: AssistantMessage | None = None  # the last response, whose calls run
 
     @property
     def failed(self) -> bool:
@@ -518,63 +520,67 @@ class _Run:
     async def call_tools(self, message: AssistantMessage) -> tuple[list[ToolResultMessage], bool]:
         """Give every call of the response a result; return them, and whether the model has something to answer."""
         calls = message.tool_calls
-        results: list[ToolResultMessage] = []
         if not calls:
-            return results, False
-
-        def keep(result: ToolResultMessage) -> None:
-            results.append(result)
-            self._context.messages.append(result)
-            self._new.append(result)
-
-        if self._watch is None:
-            self._watch = AbortWatch()
-        batch = self._batch(message, calls, keep)
-        if message.stop_reason == "length":
-            await fail_truncated(batch, self.emit)
-            self._limits.truncated(calls)
-            return results, True
-        self._limits.truncated(None)
-        return results, not await run_batch(batch, self.emit)
-
-    def _batch(self, message: AssistantMessage, calls: list[ToolCall], keep: Callable[[ToolResultMessage], None]) -> Batch:
-        config, context, signal = self._config, self._context, self._signal
-
-        def before(call: ToolCall) -> Before:
-            assert config.before_tool_call is not None
-            hook = config.before_tool_call
-            return lambda args: hook(BeforeToolCall(assistant_message=message, tool_call=call, args=args, context=context), signal)
-
-        def after(call: ToolCall, ready: Prepared) -> After:
-            assert config.after_tool_call is not None
-            hook = config.after_tool_call
-
-            def ask(outcome: Outcome) -> Any:
-                args, result = plain_args(ready.args), outcome.result  # here, where arguments without a JSON form are this call's own fault
-                event = AfterToolCall(
-                    assistant_message=message, tool_call=call, args=args, result=result, is_error=outcome.is_error, context=context
-                )
-                return hook(event, signal)
-
-            return ask
-
-        return Batch(
-            calls=calls,
-            tools=self._tools_by_name(context.tools),
-            signal=signal,
+            return [], False
+        batches = self._batches
+        if batches is None:
+            batches = self._batches = self._batch_runner()
+        self._message, self._results = message, []
+        cut_off = message.stop_reason == "length"
+        self._limits.truncated(calls if cut_off else None)
+        if cut_off:
+            await batches.fail_truncated(calls)
+            return self._results, True
+        config = self._config
+        tools, sequential = self._tools_by_name(self._context.tools)
+        agreed = await batches.run(
+            calls,
+            tools,
             interrupt=None if config.batch_interrupt is None else config.batch_interrupt(),
-            mode=config.tool_execution,
+            one_by_one=config.tool_execution == "sequential" or (bool(sequential) and any(call.name in sequential for call in calls)),
+        )
+        return self._results, not agreed
+
+    def _batch_runner(self) -> BatchRunner:
+        config = self._config
+        return BatchRunner(
+            signal=self._signal,
+            emit=self.emit,
+            keep=self._keep,
             grace=config.tool_abort_grace,
-            before=None if config.before_tool_call is None else before,
-            after=None if config.after_tool_call is None else after,
-            on_result=keep,
-            watch=self._watch,
+            before=None if config.before_tool_call is None else self._before,
+            after=None if config.after_tool_call is None else self._after,
         )
 
-    def _tools_by_name(self, tools: list[AgentTool]) -> dict[str, AgentTool]:
-        if self._tools[0] != tools:
-            self._tools = (list(tools), {tool.name: tool for tool in tools})
-        return self._tools[1]
+    def _keep(self, result: ToolResultMessage) -> None:
+        self._results.append(result)
+        self._context.messages.append(result)
+        self._new.append(result)
+
+    def _before(self, call: ToolCall) -> Before:
+        hook, message, context = self._config.before_tool_call, self._message, self._context
+        assert hook is not None and message is not None
+        return lambda args: hook(BeforeToolCall(assistant_message=message, tool_call=call, args=args, context=context), self._signal)
+
+    def _after(self, call: ToolCall, ready: Prepared) -> After:
+        hook, message, context = self._config.after_tool_call, self._message, self._context
+        assert hook is not None and message is not None
+
+        def ask(outcome: Outcome) -> Any:
+            args, result = plain_args(ready.args), outcome.result  # here, where arguments without a JSON form are this call's own fault
+            event = AfterToolCall(assistant_message=message, tool_call=call, args=args, result=result, is_error=outcome.is_error, context=context)
+            return hook(event, self._signal)
+
+        return ask
+
+    def _tools_by_name(self, tools: list[AgentTool]) -> tuple[dict[str, AgentTool], frozenset[str]]:
+        """Return the tools by name, and the names of those that make a batch sequential."""
+        seen, by_name, sequential = self._tools
+        if seen != tools:
+            by_name = {tool.name: tool for tool in tools}
+            sequential = frozenset(name for name, tool in by_name.items() if tool.execution_mode == "sequential")
+            self._tools = (list(tools), by_name, sequential)
+        return by_name, sequential
 
     # -- between turns
 
@@ -644,8 +650,8 @@ class _Run:
         """Let go of the signals and timers of the run."""
         if self._guard is not None:
             self._guard.close()
-        if self._watch is not None:
-            self._watch.release(keep=False)
+        if self._batches is not None:
+            self._batches.close()
 
 
 class _LimitCounter:

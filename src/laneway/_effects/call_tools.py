@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -158,10 +158,16 @@ class RunningCall:
     `on_settled` is called once the outcome is there. With `watch=False` the owner tells the call itself (`abort`, `interrupt`).
     """
 
-    __slots__ = (
-        "_after", "_call", "_cut", "_detach", "_error", "_future", "_grace", "_host", "_loop", "_on_settled", "_on_update", "_pending",
-        "_prepared", "_pump", "_returned", "_shielded", "_signal", "_task", "_thread", "_timers", "result",
-    )  # fmt: skip
+    # What few calls ever need stays on the class: a call is made for every tool call of a run.
+    result: Outcome | None = None
+    _cut: Cut | None = None
+    _error: BaseException | None = None
+    _future: asyncio.Future[Outcome] | None = None
+    _returned = _shielded = False
+    _pending: deque[ToolResult] | None = None
+    _pump: asyncio.Task[None] | None = None
+    _timers: tuple[asyncio.TimerHandle, ...] = ()
+    _detach: tuple[Callable[[], None], ...] = ()
 
     def __init__(
         self,
@@ -177,26 +183,17 @@ class RunningCall:
         watch: bool = True,
     ) -> None:
         self._prepared, self._signal, self._on_update, self._after, self._host = prepared, signal, on_update, after, host
-        self._call, self._grace, self._on_settled = prepared.call, grace, on_settled
+        self._grace, self._on_settled = grace, on_settled
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._cut: Cut | None = None
-        self._error: BaseException | None = None
-        self._future: asyncio.Future[Outcome] | None = None
-        self._returned = self._shielded = False
-        self._pending: deque[ToolResult] = deque()
-        self._pump: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
-        self._detach: list[Callable[[], None]] = []
-        self.result: Outcome | None = None
-        self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        run = self._run()
+        run.send(None)  # up to its first await: from there on it sees a cancellation that comes before the task's first step
+        self._task = self._loop.create_task(run)
         if watch:
-            self._detach.append(signal.on_abort(lambda: self._threadsafe(self.abort)))
+            self._detach = (signal.on_abort(lambda: self._threadsafe(self.abort)),)
             if interrupt is not None:
-                self._detach.append(interrupt.on_abort(lambda: self._threadsafe(self.interrupt)))
+                self._detach += (interrupt.on_abort(lambda: self._threadsafe(self.interrupt)),)
         if prepared.tool.timeout is not None:
-            self._timers.append(self._loop.call_later(prepared.tool.timeout, self._cancel, "timeout"))
+            self._later(prepared.tool.timeout, self._cancel, "timeout")
 
     @property
     def outcome(self) -> asyncio.Future[Outcome]:
@@ -215,19 +212,27 @@ class RunningCall:
     # -- the tool's task
 
     async def _run(self) -> None:
-        if self._host is not None:
-            set_current_host(self._host)
         prepared = self._prepared
         try:
-            value = await prepared.tool.execute(self._call.id, prepared.args, self._signal, self.update)
-            outcome = Outcome(value) if type(value) is ToolResult and _is_content(value.content) else _check_result(prepared.tool, value)
+            await _first_step()
+            if self._host is not None:
+                set_current_host(self._host)
+            value = await prepared.tool.execute(prepared.call.id, prepared.args, self._signal, self.update)
+            outcome = _check_result(prepared.tool, value)
         except asyncio.CancelledError:
             outcome = self._cancelled()
         except Aborted:
             outcome = self._cancelled() if self._signal.aborted else failure("Aborted: the tool stopped its own work.")
-        except (Exception, SystemExit) as error:  # a command line called as a function ends with SystemExit; it must not end the run
+        except BaseException as error:  # SystemExit of a command line called as a function, say: it must not end the run
+            self._raise_if_over(error)
             outcome = failure(error_text(error), details=error.details if isinstance(error, ToolError) else None)
         self._returned = True
+        if self._pump is not None or self._after is not None:
+            outcome = await self._complete(outcome)
+        self._settle(outcome)
+
+    async def _complete(self, outcome: Outcome) -> Outcome:
+        """Wait for the listeners of the updates, then ask the after hook."""
         try:
             if self._pump is not None:
                 self._shielded = True  # the tool's result is in: an abort while listeners are slow must not lose it
@@ -235,15 +240,17 @@ class RunningCall:
                 self._shielded = False
             if self._after is not None and self._cut is None:
                 outcome = await finalise(outcome, self._after, cut=lambda: self._cut is not None)
+            return outcome
         except asyncio.CancelledError:
-            outcome = self._cancelled()
-        self._settle(outcome)
+            return self._cancelled()
+        except BaseException as error:
+            self._raise_if_over(error)
+            return failure(error_text(error))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Settle what could not settle itself: a task cancelled before its first step, an exception that is no Exception."""
-        error = None if task.cancelled() else task.exception()
-        if self.result is None:
-            self._settle(self._cancelled() if error is None else failure(error_text(error)))
+    def _raise_if_over(self, error: BaseException) -> None:
+        """Raise what is not the tool's: the person's Ctrl-C, and the end of a coroutine whose loop was closed on it."""
+        if isinstance(error, KeyboardInterrupt) or (isinstance(error, GeneratorExit) and self._loop.is_closed()):
+            raise error
 
     def _cancelled(self) -> Outcome:
         if self._cut == "interrupted":
@@ -258,22 +265,30 @@ class RunningCall:
 
     def update(self, partial: ToolResult) -> None:
         """Report a partial result; safe from any thread. After the tool returned it does nothing."""
-        if threading.get_ident() != self._thread:
+        if not self._here():
             self._threadsafe(lambda: self.update(partial))
             return
         if self._returned or self._on_update is None:
             return
+        if self._pending is None:
+            self._pending = deque()
         self._pending.append(partial)
         if self._pump is None or self._pump.done():
-            self._pump = self._loop.create_task(self._deliver(self._on_update))
+            self._pump = self._loop.create_task(self._deliver(self._pending, self._on_update))
 
-    async def _deliver(self, on_update: Callable[[ToolResult], Awaitable[None]]) -> None:
+    def _here(self) -> bool:
         try:
-            while self._pending:
-                await on_update(self._pending.popleft())
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    async def _deliver(self, pending: deque[ToolResult], on_update: Callable[[ToolResult], Awaitable[None]]) -> None:
+        try:
+            while pending:
+                await on_update(pending.popleft())
         except Exception as error:  # the listener's fault, not the tool's: it must reach the owner of the run
             self._error = error
-            self._pending.clear()
+            pending.clear()
             self._task.cancel()
 
     # -- what may happen to it from outside
@@ -286,7 +301,7 @@ class RunningCall:
         """The run was aborted: cancel the tool if it is still there after the grace."""
         if self.result is None and self._cut is None:
             self._cut = "aborted"
-            self._timers.append(self._loop.call_later(self._grace, self._cancel, "aborted"))
+            self._later(self._grace, self._cancel, "aborted")
 
     def interrupt(self) -> None:
         """A new message cannot wait: cancel the tool."""
@@ -303,21 +318,22 @@ class RunningCall:
         if self._shielded:
             return
         self._task.cancel()
-        self._timers.append(self._loop.call_later(ABANDON_AFTER, self._abandon))
+        self._later(ABANDON_AFTER, self._abandon)
+
+    def _later(self, seconds: float, callback: Callable[..., None], *args: Any) -> None:
+        self._timers += (self._loop.call_later(seconds, callback, *args),)
 
     def _abandon(self) -> None:
         if self.result is None:
-            name = self._call.name
-            logger.warning("tool %s (call %s) ignored its cancellation for %g s and was abandoned", name, self._call.id, ABANDON_AFTER)
+            call = self._prepared.call
+            logger.warning("tool %s (call %s) ignored its cancellation for %g s and was abandoned", call.name, call.id, ABANDON_AFTER)
             self._settle(failure("The tool did not react when it was stopped and was abandoned; it may still be running.", cut=self._cut))
 
     def _settle(self, outcome: Outcome) -> None:
-        if self._timers:
-            for timer in self._timers:
-                timer.cancel()
-        if self._detach:
-            for detach in self._detach:
-                detach()
+        for timer in self._timers:
+            timer.cancel()
+        for detach in self._detach:
+            detach()
         self._returned = True
         if self.result is not None:  # it was abandoned before
             return
@@ -336,13 +352,18 @@ class RunningCall:
             future.set_result(outcome)
 
 
-def _is_content(content: object) -> bool:
-    """The common case of a proper result: one text block, or none."""
-    return type(content) is list and (not content or (len(cast("list[Any]", content)) == 1 and type(cast("list[Any]", content)[0]) is TextContent))
+@types.coroutine
+def _first_step() -> Generator[None]:
+    """Suspend once, until the task makes its first step."""
+    yield
 
 
 def _check_result(tool: AgentTool, value: object) -> Outcome:
     """Accept what a tool returned, or say what is wrong with it."""
+    if type(value) is ToolResult:
+        blocks = cast("list[Any]", value.content)
+        if type(blocks) is list and len(blocks) == 1 and type(blocks[0]) is TextContent:  # the common case
+            return Outcome(value)
     if value is None:
         return Outcome(ToolResult())
     if isinstance(value, str):
