@@ -1,4 +1,4 @@
-"""Doubles for tests: a scripted model, stores that crash or remember, and the rules of a store as a suite.
+"""Doubles for tests: a scripted model, a provider on loopback, stores that crash or remember, and the rules of a store as a suite.
 
 Importing this needs no pytest; only `StorageConformance` does.
 """
@@ -12,6 +12,7 @@ from laneway.testing._replies import Call, Reply, call, calls, deferred, error, 
 from laneway.testing._scripted import Request, Scripted
 
 if TYPE_CHECKING:
+    from laneway.testing._serve import WireRequest, WireServer, serve_wire
     from laneway.testing._storage import DurableStorageConformance, StorageConformance
     from laneway.testing._storage_doubles import Crash, CrashingStorage, RecordingStorage
     from laneway.testing._storage_model import assert_behaves_like_memory
@@ -26,6 +27,8 @@ __all__ = [
     "Request",
     "Scripted",
     "StorageConformance",
+    "WireRequest",
+    "WireServer",
     "assert_behaves_like_memory",
     "call",
     "calls",
@@ -33,6 +36,7 @@ __all__ = [
     "error",
     "overflow",
     "provider_ready",
+    "serve_wire",
     "text",
     "thinking",
     "truncated",
@@ -44,7 +48,10 @@ _LAZY = {
     "RecordingStorage": "_storage_doubles",
     "DurableStorageConformance": "_storage",
     "StorageConformance": "_storage",
+    "WireRequest": "_serve",
+    "WireServer": "_serve",
     "assert_behaves_like_memory": "_storage_model",
+    "serve_wire": "_serve",
 }
 
 

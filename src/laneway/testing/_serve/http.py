@@ -7,10 +7,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 HEAD_BYTES = 64 * 1024
 BODY_BYTES = 256 * 1024 * 1024
+T = TypeVar("T")
 
 
 class BadRequest(Exception):
@@ -54,7 +55,6 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._gone = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._chunked = False
         self._keep_alive = True
 
     # -- what the event loop calls
@@ -91,17 +91,18 @@ class Connection(asyncio.Protocol):
 
     async def aclose(self) -> None:
         """Drop the connection and whatever is being answered."""
-        self.cut()
+        if self._transport is not None:
+            self._transport.abort()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def cut(self) -> None:
-        """Reset the connection: what a network failure looks like to the client."""
-        self._leave()
+    def hang_up(self) -> None:
+        """Close the connection in the middle of things; what was sent still arrives."""
+        self._keep_alive = False
         if self._transport is not None:
-            self._transport.abort()
+            self._transport.close()
 
     async def _serve(self) -> None:
         try:
@@ -191,7 +192,6 @@ class Connection(asyncio.Protocol):
 
     async def begin(self, headers: Mapping[str, str]) -> None:
         """Begin a good answer that comes in chunks."""
-        self._chunked = True
         await self._head(200, {**headers, "transfer-encoding": "chunked"}, b"")
 
     async def send(self, data: bytes) -> None:
@@ -201,7 +201,6 @@ class Connection(asyncio.Protocol):
 
     async def finish(self) -> None:
         """End an answer that came in chunks."""
-        self._chunked = False
         await self._write(b"0\r\n\r\n")
 
     async def _head(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -219,8 +218,8 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         await self._writable.wait()
 
-    async def race(self, wait: Awaitable[object]) -> None:
-        """Wait for something, but no longer than the client does.
+    async def race(self, wait: Awaitable[T]) -> T:
+        """Wait for something and return it, but wait no longer than the client does.
 
         Raises:
             Gone: the client left first.
@@ -231,7 +230,7 @@ class Connection(asyncio.Protocol):
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise Gone
-            work.result()
+            return work.result()
         finally:
             for task in (work, gone):
                 task.cancel()

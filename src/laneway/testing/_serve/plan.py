@@ -79,9 +79,7 @@ def plan_of(reply: Reply | AssistantMessage, *, make_id: Any, request_bytes: int
     if plain.failure is not None:
         text = plain.failure_text if message is None else message.error_message or "the response failed"
         wait = plain.failure.retry_after_ms
-        failure = Failure(
-            message=text, kind=plain.failure.kind, status=plain.failure.status, retry_after=None if wait is None else wait / 1000
-        )
+        failure = Failure(message=text, kind=plain.failure.kind, status=plain.failure.status, retry_after=None if wait is None else wait / 1000)
     return Plan(
         blocks=tuple(blocks),
         end=_end(message.stop_reason if message is not None else plain.stop_reason, blocks),
