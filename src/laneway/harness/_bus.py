@@ -177,11 +177,12 @@ class Bus:
         self._subscribers: list[Subscriber] = []
         self._closed = False
         self.patience = PATIENCE
-
-    @property
-    def listened(self) -> bool:
+        self.listened = False
         """Whether anybody listens: events are not even made otherwise."""
-        return bool(self._subscribers)
+
+    def _have(self, subscribers: list[Subscriber]) -> None:
+        self._subscribers = subscribers
+        self.listened = bool(subscribers)
 
     def on(self, type: str, listener: Listener) -> Callable[[], None]:
         """Call `listener(event)` for every event of this type ("*": all). Returns an unsubscribe function."""
@@ -194,12 +195,12 @@ class Bus:
     ) -> Subscriber:
         """Add a subscriber; one without a listener buffers until it is attached."""
         subscriber = Subscriber(self, name, listener, wanted, overflow, held)
-        self._subscribers = [*self._subscribers, subscriber]
+        self._have([*self._subscribers, subscriber])
         return subscriber
 
     def remove(self, subscriber: Subscriber) -> None:
         """Drop a subscriber and what it has not seen."""
-        self._subscribers = [s for s in self._subscribers if s is not subscriber]
+        self._have([s for s in self._subscribers if s is not subscriber])
         subscriber.forget()
 
     def bind(self, events: Iterable[HarnessEvent]) -> bool:
@@ -250,7 +251,7 @@ class Bus:
         self.seal()
         await self.deliver()
         workers = [worker for subscriber in self._subscribers if (worker := subscriber.cancel()) is not None and not _is_me(worker)]
-        self._subscribers = []
+        self._have([])
         if workers:
             await asyncio.wait(workers, timeout=self.patience)
 

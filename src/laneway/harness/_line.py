@@ -76,11 +76,6 @@ class Done:
                     self._rows.append(msgspec.structs.replace(write.row, seq=seq, timestamp=stamp))
         return self._entries
 
-    @property
-    def adds_messages(self) -> bool:
-        """Whether the session has more messages now."""
-        return any(type(write) is InsertEntry and type(write.entry) is MessageEntry for write in self._writes)
-
     def usage(self, lane: str, operation_id: str | None) -> list[HarnessEvent]:
         """The `usage` events of this commit: totals are those after it."""
         _ = self.entries
@@ -188,64 +183,95 @@ class Line:
             HarnessFault: now or earlier.
         """
         runtime = self.runtime
-        runtime.check()
-
-        async def scope(mutation: Mutation) -> T:
-            runtime.check()
-            if self.leased and not observes:
-                return cast(T, _LEASED)
+        while True:
+            mutation = self._enter_now() or await self._enter()
+            done: Done | None = None
             try:
-                decision = plan(self.state, mutation)
-                if not isinstance(decision, (Commit, Return)):
-                    decision = await decision
-                return decision.value if isinstance(decision, Return) else await self._commit(decision, mutation, blame)
-            except (Refused, HarnessFault, HarnessClosed, _CallersFault):
+                runtime.check()
+                if self.leased and not observes:
+                    value = cast(T, _LEASED)
+                else:
+                    decision = plan(self.state, mutation)
+                    if not isinstance(decision, (Commit, Return)):
+                        decision = await decision
+                    if isinstance(decision, Return):
+                        value = decision.value
+                    else:
+                        done = self._publish(decision.next, decision.writes, await _committed(mutation, decision.writes, blame))
+                        value = decision.value(done)
+                        if hasattr(value, "__await__"):
+                            raise Invariant("a command's value must not be awaitable: the line has been left by then")
+                        if runtime.bus.listened:
+                            self._bind(decision.events, done)
+            except _CallersFault as fault:
+                raise fault.error from None
+            except (Refused, HarnessFault, HarnessClosed):
                 raise
             except Exception as error:
                 raise runtime.fail(error) from error
-
-        try:
-            while (value := await runtime.session.mutate(scope)) is _LEASED:
-                await self._lease_end()
-        except StorageClosed:
-            runtime.check()
-            raise Closed from None
-        except _CallersFault as fault:
-            raise fault.error from None
+            finally:
+                cancelled = runtime.session.line.leave(mutation)
+            if cancelled is not None:
+                raise cancelled
+            if value is not _LEASED:
+                break
+            await self._lease_end()
         if runtime.bus.listened:
             await runtime.bus.deliver()
         return value
 
-    async def _commit(self, decision: Commit[T], mutation: Mutation, blame: str) -> T:
-        writes = decision.writes
+    def _enter_now(self) -> Mutation | None:
+        """Take the session's line if it is free."""
+        self.runtime.check()
         try:
-            result = await mutation.commit(writes)
-        except (TypeError, ValueError, MessageError) as error:
-            if blame == "caller":
-                raise _CallersFault(error) from error
-            raise
-        self.state = decision.next
-        self._note(writes)
-        self._wake()
-        done = Done(writes, result)
-        if self.context.started:
-            self._extend_context(writes, done)
-        value = decision.value(done)
-        if hasattr(value, "__await__"):
-            raise Invariant("a command's value must not be awaitable: the line has been left by then")
-        if self.runtime.bus.listened:
-            if decision.events is not None:
-                self.runtime.bus.bind(decision.events(done))
-            if done.adds_messages:
-                self.runtime.bus.bind([StatsUpdate(totals=result.stats)])
-        return value
+            return self.runtime.session.line.enter_now()
+        except StorageClosed:
+            self.runtime.check()
+            raise Closed from None
 
-    def _extend_context(self, writes: Sequence[Write], done: Done) -> None:
+    async def _enter(self) -> Mutation:
+        """Wait for the session's line."""
+        try:
+            return await self.runtime.session.line.enter()
+        except StorageClosed:
+            self.runtime.check()
+            raise Closed from None
+
+    def _publish(self, lane: Lane, writes: Sequence[Write], result: CommitResult) -> Done:
+        """Let memory be what was committed, and wake who waits for a change."""
+        self.state = lane
+        transient, entries = self._transient, list[Entry]()
+        for write in writes:
+            kind = type(write)
+            if kind is SetValue:
+                if transient is not None and write.namespace in _SWEPT:  # pyright: ignore - exact types: isinstance on structs is slow
+                    transient.add((write.namespace, write.key))  # pyright: ignore
+            elif kind is InsertEntry:
+                entries.append(write.entry)  # pyright: ignore
+            elif kind is DeleteValue:
+                if write.namespace == keys.PENDING_ENTRY:  # pyright: ignore
+                    self.payloads.pop(write.key, None)  # pyright: ignore
+                    self.shown.pop(write.key, None)  # pyright: ignore
+                elif transient:
+                    transient.discard((write.namespace, write.key))  # pyright: ignore
+        if self._waiters:
+            self._wake()
+        done = Done(writes, result)
+        if entries and self.context.started:
+            self._extend_context(entries, done)
+        return done
+
+    def _extend_context(self, entries: Sequence[Entry], done: Done) -> None:
         """Let the context have what was just added; only a compaction must be read with its time."""
-        entries = [write.entry for write in writes if type(write) is InsertEntry]
-        if entries:
-            stamped = any(type(entry) is CompactionEntry for entry in entries)
-            self.context.extend(list(done.entries.values()) if stamped else entries)
+        stamped = any(type(entry) is CompactionEntry for entry in entries)
+        self.context.extend(list(done.entries.values()) if stamped else entries)
+
+    def _bind(self, events: Events | None, done: Done) -> None:
+        """Fix who is told of a commit; for somebody who listens."""
+        if events is not None:
+            self.runtime.bus.bind(events(done))
+        if any(type(entry) is MessageEntry for entry in done.entries.values()):
+            self.runtime.bus.bind([StatsUpdate(totals=done.result.stats)])
 
     async def write(self, writes: list[Write], *, while_: Callable[[Operation], bool]) -> bool:
         """Write something that changes no memory (frames, checkpoints, memos), if the operation still is where it belongs."""
@@ -268,39 +294,57 @@ class Line:
         return await self._step(operation_id, plan, settle=True)
 
     async def _step(self, operation_id: str, plan: StepPlanner, *, settle: bool) -> Advance:
-        async def planner(lane: Lane, mutation: Mutation) -> Decision[Advance]:
+        runtime = self.runtime
+        mutation = self._enter_now() or await self._enter()
+        try:
+            runtime.check()
+            lane = self.state
             operation = lane.operation
-            if operation is None or operation.id != operation_id:
+            if operation is None or operation.meta.operation_id != operation_id:
                 raise Invariant(f"operation {operation_id} of lane {self.name!r} moved, but it is not open")
-            if operation.cancelled and not settle:
-                return Return("cancelled")
+            if operation.state.cancel_requested_at is not None and not settle:
+                return "cancelled"
             step = plan(lane, operation, mutation)
             if hasattr(step, "__await__"):
                 step = await cast("Awaitable[Step | None]", step)
-            match cast("Step | None", step):
-                case None:
-                    return Return("stayed")
-                case Move() as move:
-                    return self._moved(lane, operation, move)
-                case End() as end:
-                    return await self._ended(lane, operation, end, mutation)
+            if step is None:
+                return "stayed"
+            if isinstance(step, Move):
+                lane, writes = self._moved(lane, operation, step)
+                done = self._publish(lane, writes, await mutation.commit(writes))
+                if runtime.bus.listened:
+                    self._bind(step.events, done)
+            else:
+                await self._end(lane, operation, cast(End, step), mutation)
+        except (Refused, HarnessFault, HarnessClosed):
+            raise
+        except Exception as error:
+            raise runtime.fail(error) from error
+        finally:
+            cancelled = runtime.session.line.leave(mutation)
+        if cancelled is not None:
+            raise cancelled
+        if runtime.bus.listened:
+            await runtime.bus.deliver()
+        return "moved"
 
-        return await self.command(planner, blame="machine")
-
-    def _moved(self, lane: Lane, operation: Operation, move: Move) -> Commit[Advance]:
-        _check_step(operation, move.state.at)
-        lane = msgspec.structs.replace(
-            lane,
-            operation=Operation(meta=operation.meta, state=move.state),
+    def _moved(self, lane: Lane, operation: Operation, move: Move) -> tuple[Lane, list[Write]]:
+        state, meta = move.state, operation.meta
+        _check_step(operation, state.at)
+        lane = Lane(
             tip_id=lane.tip_id if move.tip_id is _KEEP else move.tip_id,
+            configuration=lane.configuration,
             inbox=lane.inbox if move.inbox is None else move.inbox,
+            last_operation_id=lane.last_operation_id,
+            operation=Operation(meta=meta, state=state),
         )
-        writes = [*move.writes, keys.set_state(operation.id, move.state)]
+        writes = move.writes
+        writes.append(keys.set_state(meta.operation_id, state))
         if move.inbox is not None:
             writes.append(keys.set_lane_state(self.name, lane))
-        return Commit(writes=writes, next=lane, value=lambda _: "moved", events=move.events)
+        return lane, writes
 
-    async def _ended(self, lane: Lane, operation: Operation, end: End, mutation: Mutation) -> Commit[Advance]:
+    async def _end(self, lane: Lane, operation: Operation, end: End, mutation: Mutation) -> None:
         _check_step(operation, END)
         tip_id = lane.tip_id if end.tip_id is _KEEP else end.tip_id
         drained = operation.state.drained
@@ -332,14 +376,13 @@ class Line:
             keys.set_lane_state(self.name, lane),
         ]
 
-        def ended(_: Done) -> Advance:
-            self.last_result = record
-            self._transient = set()
-            self.live.clear()
-            self._let_go()
-            return "moved"
-
-        return Commit(writes=writes, next=lane, value=ended, events=lambda done: end.events(done, record))
+        done = self._publish(lane, writes, await mutation.commit(writes))
+        self.last_result = record
+        self._transient = set()
+        self.live.clear()
+        self._let_go()
+        if self.runtime.bus.listened:
+            self._bind(lambda done: end.events(done, record), done)
 
     async def _swept(self, operation_id: str, mutation: Mutation) -> list[tuple[str, str]]:
         """Find what the operation still has under `keys.SWEPT`; only one that an earlier process began must be looked up."""
@@ -351,20 +394,6 @@ class Line:
     def transient(self) -> frozenset[tuple[str, str]] | None:
         """Return the addresses under `keys.SWEPT` that the operation has; None if an earlier process began it."""
         return None if self._transient is None else frozenset(self._transient)
-
-    def _note(self, writes: Sequence[Write]) -> None:
-        """Remember what was written and must be deleted at the end; forget payloads that are gone."""
-        transient = self._transient
-        for write in writes:
-            if type(write) is SetValue:
-                if transient is not None and write.namespace in _SWEPT:
-                    transient.add((write.namespace, write.key))
-            elif type(write) is DeleteValue:
-                if write.namespace == keys.PENDING_ENTRY:
-                    self.payloads.pop(write.key, None)
-                    self.shown.pop(write.key, None)
-                elif transient:
-                    transient.discard((write.namespace, write.key))
 
     # ------------------------------------------------------------------------------------------------ payloads and waiting
 
@@ -451,6 +480,15 @@ class Line:
 def _check_step(operation: Operation, to: str) -> None:
     if to not in NEXT[operation.state.at]:
         raise Invariant(f"operation {operation.id} cannot go from {operation.state.at} to {to}")
+
+
+async def _committed(mutation: Mutation, writes: Sequence[Write], blame: str) -> CommitResult:
+    try:
+        return await mutation.commit(writes)
+    except (TypeError, ValueError, MessageError) as error:
+        if blame == "caller":
+            raise _CallersFault(error) from error
+        raise
 
 
 class _CallersFault(Exception):

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from laneway.harness.state import (
     AssistantEffectPending,
@@ -54,6 +54,8 @@ PENDING_TOOL_OUTPUT = "pending.tool_output"
 PENDING_FRAMES = "pending.assistant_frames"
 ENTRY_LABEL = "entry.label"
 
+_encode = msgspec.json.Encoder().encode
+
 SWEPT = (OP_TOOL_ARGS, OP_TOOL_MEMO, OP_PREPARATION, PENDING_TOOL_OUTPUT)
 """Namespaces whose keys begin with `{op}:` and end with their operation."""
 
@@ -61,6 +63,14 @@ SWEPT = (OP_TOOL_ARGS, OP_TOOL_MEMO, OP_PREPARATION, PENDING_TOOL_OUTPUT)
 def plain(value: object) -> Any:
     """Return a value type as the JSON data that is stored."""
     return msgspec.to_builtins(value)
+
+
+def stored(value: Struct) -> Any:
+    """Return one of our own value types as the JSON that is stored, encoded already: nothing in it needs to be looked at again."""
+    try:
+        return Raw(_encode(value))
+    except UnicodeEncodeError:  # a lone surrogate in somebody's text: the store replaces it
+        return plain(value)
 
 
 def under(operation_id: str, *parts: object) -> str:
@@ -80,15 +90,15 @@ def set_config(lane: str, configuration: LaneConfiguration) -> SetValue:
 
 
 def set_lane_state(lane: str, state: Lane) -> SetValue:
-    return SetValue(LANE_STATE, lane, plain(state.record()))
+    return SetValue(LANE_STATE, lane, stored(state.record()))
 
 
 def set_meta(meta: OperationMeta) -> SetValue:
-    return SetValue(OP_META, meta.operation_id, plain(meta))
+    return SetValue(OP_META, meta.operation_id, stored(meta))
 
 
 def set_state(operation_id: str, state: Leaf) -> SetValue:
-    return SetValue(OP_STATE, operation_id, plain(state))
+    return SetValue(OP_STATE, operation_id, stored(state))
 
 
 def set_label(entry_id: str, label: str | None) -> Write:

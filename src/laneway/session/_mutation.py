@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import msgspec
 
 from laneway.errors import MessageError, StorageClosed, WouldDeadlock
 from laneway.messages import AgentMessage, AssistantMessage, is_message, role_of
@@ -27,12 +30,18 @@ from laneway.storage.base import (
     MessageEntry,
     SeqOrder,
     SessionStats,
+    SetValue,
     Storage,
     StoredValue,
     UsageRow,
     UsageScan,
     Write,
 )
+
+if TYPE_CHECKING:
+    from contextvars import Context
+
+    from laneway.storage.memory import MemoryStorage
 
 _EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
@@ -57,23 +66,22 @@ class Mutation:
 
         Raises:
             RuntimeError: the scope has ended or has tried a commit before.
-            MessageError: a message is still streaming or of an unregistered role; the store was not called.
+            MessageError: a message is still streaming or of an unregistered role; nothing was written.
             StorageError, TypeError, ValueError: see `Storage.commit`; nothing was written.
         """
         if not self._open:
             raise RuntimeError("this mutation scope has ended or has tried its one commit: start another with session.mutate()")
-        for write in writes:
-            if type(write) is InsertEntry:
-                check_entry(write.entry)
-        self._open = False
-        commit = self._storage.commit(writes)
         style = self._line.style
         if style == "at_once":
-            result = await commit
+            self._open = False
+            result = cast("MemoryStorage", self._storage).commit_now(writes)
         elif style == "survives":
-            result = await _Protected(commit, self._note_cancellation)
+            self._open = False
+            result = await _Protected(self._storage.commit(writes), self._note_cancellation)
         else:
-            result = await self._in_a_task(commit)
+            writes = [_for_any_store(write) for write in writes]
+            self._open = False
+            result = await self._in_a_task(self._storage.commit(writes))
         self.committed = result
         return result
 
@@ -130,7 +138,8 @@ class Mutation:
         """See `Storage.get_stats`."""
         return await self._storage.get_stats()
 
-    def _end(self) -> asyncio.CancelledError | None:
+    def end(self) -> asyncio.CancelledError | None:
+        """End the scope; return the cancellation that came while it committed."""
         self._open = False
         return self._cancelled
 
@@ -148,7 +157,6 @@ class _Protected:
         self._note = note
 
     def __await__(self) -> Generator[Any, None, CommitResult]:
-        loop = asyncio.get_running_loop()
         try:
             while True:
                 try:
@@ -156,15 +164,38 @@ class _Protected:
                 except StopIteration as stop:
                     return stop.value
                 while not awaited.done():
-                    # The task waits for a stand-in: cancelling a task cancels the future that it waits for.
-                    stand_in: asyncio.Future[None] = loop.create_future()
-                    awaited.add_done_callback(lambda _, stand_in=stand_in: stand_in.done() or stand_in.set_result(None))
                     try:
-                        yield from stand_in
+                        yield _Uncancellable(awaited)
                     except asyncio.CancelledError as error:
-                        self._note(error)
+                        if not awaited.cancelled():
+                            self._note(error)
+                    except BaseException:  # the future's own exception, which the coroutine gets from the future
+                        if not awaited.done():
+                            raise
         finally:
             self._coroutine.close()
+
+
+class _Uncancellable:
+    """Stands before a future that a task awaits: the task is woken by it, but a cancellation of the task does not reach the future.
+
+    A task asks what it awaits to cancel itself, and remembers the cancellation for its next step if that says no.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_future")
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+        self._asyncio_future_blocking = True  # how asyncio tells a future from another awaitable
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
+        self._future.add_done_callback(callback, context=context)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._future.get_loop()
 
 
 CommitStyle = Literal["at_once", "survives", "unknown"]
@@ -185,9 +216,12 @@ def commit_style(storage: Storage) -> CommitStyle:
 class MutationLine:
     """First come, first served; one scope at a time; sealed by `close()`."""
 
+    __slots__ = ("_busy", "_owner", "_sealed", "_storage", "_waiting", "style")
+
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._lock = asyncio.Lock()
+        self._busy = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._owner: asyncio.Task[Any] | None = None
         self._sealed = False
         self.style = commit_style(storage)
@@ -206,47 +240,96 @@ class MutationLine:
             WouldDeadlock: called from inside a scope of the same line.
             StorageClosed: the session was closed before the turn came.
         """
-        me = self._outsider()
-        self._refuse_if_sealed()
-        await self._lock.acquire()
+        scope = self.enter_now() or await self.enter()
         try:
-            self._refuse_if_sealed()
-            self._owner = me
-            scope = Mutation(self, self._storage)
-            try:
-                result = plan(scope)
-                if hasattr(result, "__await__"):
-                    result = await result
-            finally:
-                self._owner = None
-                cancelled = scope._end()  # pyright: ignore[reportPrivateUsage] - the line and its scope are one thing
+            result = plan(scope)
+            if hasattr(result, "__await__"):
+                result = await result
         finally:
-            self._lock.release()
+            cancelled = self.leave(scope)
         if cancelled is not None:
             raise cancelled
         return result
 
+    def enter_now(self) -> Mutation | None:
+        """Begin a scope if none is open; None if its turn must be waited for with `enter`. Raises as `run` does.
+
+        Whoever enters must `leave`, and raise what that returns if nothing else is raised.
+        """
+        me = asyncio.current_task()
+        if self._busy:
+            self._refuse_owner(me)
+            return None
+        self._refuse_if_sealed()
+        self._busy = True
+        self._owner = me
+        return Mutation(self, self._storage)
+
+    async def enter(self) -> Mutation:
+        """Begin a scope when its turn has come. See `enter_now`."""
+        self._refuse_owner(asyncio.current_task())
+        self._refuse_if_sealed()
+        await self._turn()
+        if self._sealed:
+            self._pass_on()
+            self._refuse_if_sealed()
+        self._owner = asyncio.current_task()
+        return Mutation(self, self._storage)
+
+    def leave(self, scope: Mutation) -> asyncio.CancelledError | None:
+        """End a scope and let the next one begin; return the cancellation that its commit has held back."""
+        self._owner = None
+        self._pass_on()
+        return scope.end()
+
+    async def _turn(self) -> None:
+        if not self._busy:
+            self._busy = True
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # the turn came together with the cancellation
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._busy = False
+
     def seal(self) -> None:
         """Let no further scope start. Raises WouldDeadlock from inside a scope, whose end `close` would wait for."""
-        self._outsider()
+        self._refuse_owner(asyncio.current_task())
         self._sealed = True
 
     async def close(self) -> None:
         """Seal the line and wait for the scope that runs."""
         self.seal()
-        async with self._lock:
-            pass
+        await self._turn()
+        self._pass_on()
 
-    def _outsider(self) -> asyncio.Task[Any] | None:
-        """Return the running task, unless it is inside a scope of this line."""
-        me = asyncio.current_task()
+    def _refuse_owner(self, me: asyncio.Task[Any] | None) -> None:
         if me is not None and self._owner is me:
             raise WouldDeadlock("a session cannot be written to or closed from inside one of its mutation scopes: use the scope's own commit()")
-        return me
 
     def _refuse_if_sealed(self) -> None:
         if self._sealed:
             raise StorageClosed("the session is closed: open it again from its repository")
+
+
+def _for_any_store(write: Write) -> Write:
+    """Return a write as every `Storage` may be given it: checked, and with values as plain JSON data."""
+    if type(write) is InsertEntry:
+        check_entry(write.entry)
+    elif type(write) is SetValue and type(write.value) is msgspec.Raw:
+        return SetValue(write.namespace, write.key, msgspec.json.decode(write.value))
+    return write
 
 
 def check_entry(entry: Entry) -> None:

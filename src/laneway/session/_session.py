@@ -62,6 +62,7 @@ class Session:
     storage: Storage
     metadata: SessionMetadata
     ids: Ids
+    line: MutationLine
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Session:
         self.storage = storage
         self.metadata = metadata
         self.ids = ids or Ids()
-        self._line = MutationLine(storage)
+        self.line = MutationLine(storage)
         self._on_close = on_close
         self._on_rewrite = on_rewrite
         self._closing: asyncio.Task[None] | None = None
@@ -116,17 +117,17 @@ class Session:
             WouldDeadlock: called from inside a scope of the same session.
             StorageClosed: the session is closed.
         """
-        return await self._line.run(plan)
+        return await self.line.run(plan)
 
     async def close(self) -> None:
         """Write nothing more, wait for the commit under way, release the store. Idempotent."""
         if self._closing is None:
-            self._line.seal()
+            self.line.seal()
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self._line.close()
+        await self.line.close()
         if self._on_close is None:
             await self.storage.close()
         else:
@@ -148,7 +149,7 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether `close()` was called."""
-        return self._line.sealed
+        return self.line.sealed
 
     async def __aenter__(self) -> Session:
         return self
