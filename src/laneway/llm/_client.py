@@ -29,7 +29,7 @@ from laneway.llm._http import HttpRequest, HttpStream, illegal_header, merge_hea
 from laneway.llm._sse import SseDecoder, SseEvent, SseTooLarge
 from laneway.llm._transform import encode_body
 from laneway.llm._writer import StreamWriter
-from laneway.llm.base import AssistantStream, Model, ProviderFailure, StreamOptions
+from laneway.llm.base import AssistantStream, Model, ProviderFailure, ResponseInfo, StreamOptions
 
 DRAIN_SECONDS = 0.2
 """How long the end of a response is waited for after its last event, so that the connection can be used again."""
@@ -60,7 +60,8 @@ class Splitter(Protocol):
 class Prepared(Struct, kw_only=True, frozen=True):
     """A request ready to be sent. `headers` are the wire's own; the model's and the options' are laid over them.
 
-    `split` makes the splitter of the response. `sign` may change the request when its body and headers are final (a signature over them).
+    `split` makes the splitter of the response. `sign` may change the request when its body and headers are final (a signature over them);
+    it is called for every try. `opened` is told of the good answer before its first byte is read.
     """
 
     url: str
@@ -69,6 +70,7 @@ class Prepared(Struct, kw_only=True, frozen=True):
     headers: dict[str, str | None] = {}
     split: Callable[[], Splitter] = SseDecoder
     sign: Callable[[HttpRequest], HttpRequest] | None = None
+    opened: Callable[[ResponseInfo], None] | None = None
 
 
 Prepare: TypeAlias = Callable[[], "Prepared | Awaitable[Prepared]"]
@@ -96,9 +98,9 @@ async def _events(model: Model, options: StreamOptions, writer: StreamWriter, pr
     prepared: Prepared = await _finished(prepare(), options)
     body = await _final_body(prepared.body, model, options)
     request = make_request(model, options, prepared, encode_body(body))
-    if prepared.sign is not None:
-        request = prepared.sign(request)
-    async with open_stream(request, options) as response:
+    async with open_stream(request, options, prepared.sign) as response:
+        if prepared.opened is not None:
+            prepared.opened(response.info)
         if options.on_response is not None:
             await _finished(options.on_response(response.info, model), options)
         writer.start()
@@ -110,7 +112,7 @@ async def _events(model: Model, options: StreamOptions, writer: StreamWriter, pr
         except ProviderFailure as failure:
             for event in writer.take():
                 yield event
-            raise _without_secrets(failure, request) from None
+            raise _without_secrets(failure, response.request) from None
 
 
 def _without_secrets(failure: ProviderFailure, request: HttpRequest) -> ProviderFailure:

@@ -74,6 +74,7 @@ CODE_KINDS: dict[str, ErrorKind] = {
     "deadline_exceeded": "timeout",
     "modeltimeoutexception": "timeout",
     "modelstreamerrorexception": "server",
+    "modelerrorexception": "server",
 }
 """Codes that settle the matter. Compared in lower case."""
 

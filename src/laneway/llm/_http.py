@@ -11,7 +11,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
@@ -221,27 +221,33 @@ class HttpStream:
 
 
 @asynccontextmanager
-async def open_stream(request: HttpRequest, options: StreamOptions) -> AsyncGenerator[HttpStream]:
+async def open_stream(
+    request: HttpRequest, options: StreamOptions, sign: Callable[[HttpRequest], HttpRequest] | None = None
+) -> AsyncGenerator[HttpStream]:
     """Send the request and give its answer; the connection is closed on the way out, however that is.
 
-    Retries up to `options.max_retries` times what failed before any byte of a good answer; see `StreamOptions` for the waits.
+    Retries up to `options.max_retries` times what failed before any byte of a good answer; see `StreamOptions` for the waits. `sign` is
+    called for every try: a signature has a time in it and is soon too old.
 
     Raises:
         Aborted: the signal was set, before or during any wait.
         ProviderFailure: no connection, no headers in time, or an answer other than 2xx.
     """
-    response = await _send_with_retries(request, options)
+    response, sent = await _send_with_retries(request, options, sign)
     try:
-        yield HttpStream(request, response, options.signal, _or(options.idle_timeout, IDLE_TIMEOUT))
+        yield HttpStream(sent, response, options.signal, _or(options.idle_timeout, IDLE_TIMEOUT))
     finally:
         await _close(response)
 
 
-async def _send_with_retries(request: HttpRequest, options: StreamOptions) -> httpx2.Response:
+async def _send_with_retries(
+    request: HttpRequest, options: StreamOptions, sign: Callable[[HttpRequest], HttpRequest] | None
+) -> tuple[httpx2.Response, HttpRequest]:
     retry = 0
     while True:
+        sent = request if sign is None else sign(request)
         try:
-            return await _send(request, options)
+            return await _send(sent, options), sent
         except _Refused as refused:
             failure = _too_long(refused.failure, options.max_retry_delay)
             if failure is not refused.failure or retry >= options.max_retries or not refused.retryable:

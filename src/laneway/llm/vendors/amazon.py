@@ -1,21 +1,29 @@
-"""Amazon Bedrock: a bearer token, or AWS credentials that the wire finds the way AWS's own tools do.
-
-The wire itself, `bedrock_converse`, is not written yet: the models are listed with their limits and prices, and a request to one says so.
-"""
+"""Amazon Bedrock: a bearer token, or AWS credentials that the wire finds the way AWS's own tools do (with the extra `bedrock`)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
-from laneway.llm._auth import env_value
+from msgspec.structs import replace
+
+from laneway.errors import ModelError
+from laneway.llm._auth import Auth, AuthRequest, authorise_plainly, env_value
 from laneway.llm._provider import Provider, Setting
 from laneway.llm.catalog import shard
 
+_URL = "https://bedrock-runtime.{region}.amazonaws.com"
+_REGION = "us-east-1"
 _VARIABLES = (
     "AWS_BEDROCK_SKIP_AUTH", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ROLE_ARN",
 )  # fmt: skip
+_FOR_THE_WIRE = (
+    *_VARIABLES, "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_BEDROCK_FORCE_CACHE",
+)  # fmt: skip
+"""What the wire looks up by itself, and so has to be told where it does not stand in the process's own environment."""
 
 
 def _aws_credentials(env: Mapping[str, str]) -> str | None:
@@ -32,18 +40,41 @@ def _aws_credentials(env: Mapping[str, str]) -> str | None:
     return "AWS_REGION (credentials of this machine)" if env_value(env, "AWS_REGION", "AWS_DEFAULT_REGION") else None
 
 
+def _bedrock(request: AuthRequest) -> Auth | None:
+    """Leave the region open where only a profile can name it: the wire reads the profile.
+
+    Raises:
+        ModelError: there are AWS credentials, and nothing that could use them.
+    """
+    auth, env = authorise_plainly(request), request.env
+    if auth is None:
+        return None
+    signed = auth.api_key is None and not auth.headers and env_value(env, "AWS_BEDROCK_SKIP_AUTH") != "1"
+    if signed and find_spec("botocore") is None:
+        text = "pip install 'laneway[bedrock]', or set AWS_BEARER_TOKEN_BEDROCK"
+        raise ModelError(f"{request.provider.id}: AWS credentials were found ({auth.source}), but using them needs botocore: {text}")
+    given = {name: value for name in _FOR_THE_WIRE if (value := env_value(env, name)) and value != os.environ.get(name)}
+    own = env_value(env, *request.provider.base_url_env)
+    region = env_value(env, "region", "AWS_REGION", "AWS_DEFAULT_REGION")
+    by_profile = region is None and (env_value(env, "AWS_PROFILE") is not None or (signed and "files" in auth.source))
+    url = own or (_URL if by_profile else _URL.replace("{region}", region or _REGION))
+    return replace(auth, env={**given, **auth.env}, base_url=url)
+
+
 PROVIDERS = (
     Provider(
         id="bedrock",
         name="Amazon Bedrock",
         api="bedrock_converse",
-        base_url="https://bedrock-runtime.{region}.amazonaws.com",
+        base_url=_URL,
         base_url_env=("AWS_ENDPOINT_URL_BEDROCK_RUNTIME",),
         keys=("AWS_BEARER_TOKEN_BEDROCK",),
-        settings=(Setting(name="region", env=("AWS_REGION", "AWS_DEFAULT_REGION"), default="us-east-1"),),
+        settings=(Setting(name="region", env=("AWS_REGION", "AWS_DEFAULT_REGION")),),
+        auth=_bedrock,
         ambient=_aws_credentials,
-        help="AWS_BEARER_TOKEN_BEDROCK, or AWS credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID, …)",
+        help="AWS_BEARER_TOKEN_BEDROCK, or AWS credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID, …) with pip install 'laneway[bedrock]'",
         models=shard("bedrock"),
-        available=lambda: False,  # until there is a wire
+        open_ended=True,
+        extra="bedrock",
     ),
 )
