@@ -188,6 +188,9 @@ if TYPE_CHECKING:
         CompactionSettings as CompactionSettings,
     )
     from laneway.harness import (
+        Context as Context,
+    )
+    from laneway.harness import (
         ContextPatch as ContextPatch,
     )
     from laneway.harness import (
@@ -578,8 +581,8 @@ _HOME = {
         "ToolExecutionEnd ToolExecutionStart ToolExecutionUpdate TurnEnd TurnStart"
     ),
     "laneway.harness": (
-        "Aborting Admission AgentHarness AgentLane Attached Closed Compact CompactionSettings ContextPatch Decline Drained Err "
-        "FollowUp HarnessEvent Inject InvalidMessage InvalidNavigation LaneBusy LaneExecution LaneInfo LaneSnapshot Navigate "
+        "Aborting Admission AgentHarness AgentLane Attached Closed Compact CompactionSettings Context ContextPatch Decline Drained "
+        "Err FollowUp HarnessEvent Inject InvalidMessage InvalidNavigation LaneBusy LaneExecution LaneInfo LaneSnapshot Navigate "
         "NoActiveOperation NotSuspended NothingToCompact NothingToResume Ok OpenOperation OperationError OperationInfo "
         "OperationMismatch OperationResult OperationSnapshot PayloadPatch Prompt Refused RequestPatch Resources ResponsePatch "
         "RetryPolicy SessionSnapshot Settled Skill Supply Suspend SuspendedCallInfo Template UnknownSkill UnknownTarget "
@@ -642,6 +645,7 @@ __all__ = [
     "CompactionSettings",
     "CompactionSummaryMessage",
     "CompletedTurn",
+    "Context",
     "ContextPatch",
     "Continue",
     "Cost",

@@ -27,6 +27,7 @@ from laneway.harness._snapshot import (
     SessionSnapshot,
     apply_event,
 )
+from laneway.harness.context import Context
 from laneway.harness.harness import AgentHarness, Attached
 from laneway.harness.lane import AgentLane
 from laneway.harness.results import (
@@ -74,6 +75,7 @@ __all__ = [
     "Closed",
     "Compact",
     "CompactionSettings",
+    "Context",
     "ContextPatch",
     "Decline",
     "DeferredHandle",

@@ -29,6 +29,7 @@ from laneway.harness._snapshot import (
     RunningTool,
     SessionSnapshot,
 )
+from laneway.harness.context import Context, in_context
 from laneway.harness.results import OperationResult, SuspendedCallInfo, read_result
 from laneway.harness.state import (
     AssistantEffectPending,
@@ -231,7 +232,8 @@ class WatchHandle(Generic[S]):
         assert self._subscriber is not None
         self._subscriber.attach(listener)
 
-    async def resnapshot(self) -> S:
+    @in_context
+    async def resnapshot(self, *, context: Context | None = None) -> S:
         """Return (and keep) a fresh snapshot; events before it that were not delivered are dropped, later ones follow.
 
         Raises:

@@ -1,25 +1,35 @@
 """OpenTelemetry spans of operations, model requests and tool calls, by the conventions for generative AI.
 
-Nothing is imported unless the process has imported `opentelemetry` itself (a user who configures an SDK has), and without an SDK the
-spans are no-ops. No content is recorded: no messages, arguments or results. Spans nest by OpenTelemetry's own context.
+Nothing is imported before somebody traces: whoever sets a tracer provider has imported `opentelemetry`, or names one in
+`OTEL_PYTHON_TRACER_PROVIDER`. Without a provider there are no spans. Spans nest by OpenTelemetry's own context.
+
+No content is recorded (no messages, arguments or results) unless `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` asks for it on
+spans, as it does of every instrumentation of this kind.
 
 Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-agent-spans/ and gen-ai-spans.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from laneway.messages import AssistantMessage
+import msgspec
+
+from laneway.messages import AgentMessage, AssistantMessage, ImageContent, TextContent, ThinkingContent, ToolCall, ToolResultMessage
+
+PROVIDER = "OTEL_PYTHON_TRACER_PROVIDER"
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 class Span(Protocol):
     """The part of an OpenTelemetry span that is used here."""
 
     def set_attribute(self, key: str, value: Any) -> None: ...
+    def set_status(self, status: Any) -> None: ...
     def is_recording(self) -> bool: ...
 
 
@@ -36,13 +46,19 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def span(name: str, attributes: Mapping[str, Any]) -> AbstractContextManager[Span | None]:
+def span(name: str, attributes: Mapping[str, Any], *, client: bool = False) -> AbstractContextManager[Span | None]:
     """Return a context manager that runs a block in a span; it gives None where nobody traces. An exception is recorded and raised."""
-    if "opentelemetry" not in sys.modules:
+    if "opentelemetry.trace" not in sys.modules and PROVIDER not in os.environ:
         return _NOTHING
-    from opentelemetry import trace
-
-    return trace.get_tracer("laneway").start_as_current_span(name, attributes=dict(attributes))
+    try:
+        from opentelemetry import trace
+    except ImportError:  # a provider is named, but nothing of it is installed
+        return _NOTHING
+    provider = trace.get_tracer_provider()
+    if type(provider) is trace.ProxyTracerProvider:  # it stands for one that nobody has set
+        return _NOTHING
+    kind = trace.SpanKind.CLIENT if client else trace.SpanKind.INTERNAL
+    return provider.get_tracer("laneway").start_as_current_span(name, kind=kind, attributes=dict(attributes))
 
 
 def operation_span(kind: str, *, lane: str, operation_id: str, session_id: str) -> AbstractContextManager[Span | None]:
@@ -66,7 +82,7 @@ def request_span(*, provider: str, model_id: str, step: str, attempt: int) -> Ab
         "laneway.step": step,
         "laneway.attempt": attempt,
     }
-    return span(f"chat {model_id}", attributes)
+    return span(f"chat {model_id}", attributes, client=True)
 
 
 def tool_span(*, name: str, call_id: str) -> AbstractContextManager[Span | None]:
@@ -74,8 +90,8 @@ def tool_span(*, name: str, call_id: str) -> AbstractContextManager[Span | None]
     return span(f"execute_tool {name}", {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.call.id": call_id})
 
 
-def answered(current: Span | None, message: AssistantMessage) -> None:
-    """Put what a response cost, and how it ended, on its span."""
+def answered(current: Span | None, message: AssistantMessage, sent: Sequence[AgentMessage] = ()) -> None:
+    """Put what a response cost, and how it ended, on its span; what was `sent` and said only where content is asked for."""
     if current is None or not current.is_recording():
         return
     usage = message.usage
@@ -87,10 +103,62 @@ def answered(current: Span | None, message: AssistantMessage) -> None:
     if message.response_id:
         current.set_attribute("gen_ai.response.id", message.response_id)
     if message.stop_reason in ("error", "aborted"):
-        current.set_attribute("error.type", message.error.kind if message.error is not None else message.stop_reason)
+        ended(current, failed=message.error.kind if message.error is not None else message.stop_reason)
+    if _wants_content():
+        current.set_attribute("gen_ai.input.messages", _json([_message(each) for each in sent]))
+        current.set_attribute("gen_ai.output.messages", _json([_message(message) | {"finish_reason": message.stop_reason}]))
+
+
+def executed(current: Span | None, arguments: Any, content: Sequence[TextContent | ImageContent], *, failed: bool) -> None:
+    """Put how a tool call ended on its span; its arguments and result only where content is asked for."""
+    if current is None or not current.is_recording():
+        return
+    ended(current, failed="tool_error" if failed else None)
+    if _wants_content():
+        current.set_attribute("gen_ai.tool.call.arguments", _json(arguments))
+        current.set_attribute("gen_ai.tool.call.result", _text(content))
 
 
 def ended(current: Span | None, *, failed: str | None) -> None:
-    """Put an error's code on a span."""
-    if current is not None and failed is not None and current.is_recording():
-        current.set_attribute("error.type", failed)
+    """Mark a span as failed, with an error's code."""
+    if current is None or failed is None or not current.is_recording():
+        return
+    from opentelemetry.trace import Status, StatusCode
+
+    current.set_attribute("error.type", failed)
+    current.set_status(Status(StatusCode.ERROR))
+
+
+# ---------------------------------------------------------------------------------------------------- content
+
+
+def _wants_content() -> bool:
+    return os.environ.get(CONTENT, "").lower() in ("span_only", "span_and_event", "true")
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=repr).decode()
+
+
+def _text(content: Sequence[Any] | str) -> str:
+    return content if isinstance(content, str) else "".join(block.text for block in content if isinstance(block, TextContent))
+
+
+def _message(message: AgentMessage) -> dict[str, Any]:
+    """Return a message in the conventions' own form; pictures are left out."""
+    if isinstance(message, ToolResultMessage):
+        return {"role": "tool", "parts": [{"type": "tool_call_response", "id": message.tool_call_id, "response": _text(message.content)}]}
+    if isinstance(message, AssistantMessage):
+        return {"role": "assistant", "parts": [_part(block) for block in message.content]}
+    content: Any = getattr(message, "content", "")
+    return {"role": message.role, "parts": [{"type": "text", "content": _text(content)}]}
+
+
+def _part(block: TextContent | ThinkingContent | ToolCall) -> dict[str, Any]:
+    match block:
+        case TextContent():
+            return {"type": "text", "content": block.text}
+        case ThinkingContent():
+            return {"type": "reasoning", "content": block.thinking}
+        case ToolCall():
+            return {"type": "tool_call", "id": block.id, "name": block.name, "arguments": block.arguments}

@@ -17,6 +17,7 @@ from laneway.harness._line import Commit, Decision, Invariant, Line, Return
 from laneway.harness._observe import WatchHandle
 from laneway.harness._runtime import Runtime
 from laneway.harness._snapshot import LaneInfo, SessionSnapshot
+from laneway.harness.context import Context, in_context
 from laneway.harness.lane import AgentLane
 from laneway.harness.results import OpenOperation, UnknownTarget
 from laneway.harness.state import CompactionSettings, Lane, Limits, QueueMode
@@ -46,7 +47,7 @@ class AgentHarness:
     """Runs agents over one session so that a killed process loses nothing that was settled.
 
     Create it with `create`, get lanes with `lane`. `hooks` and `events` are of this process. `close()` (or leaving `async with`)
-    writes nothing: what is open stays open, and reopening goes on with it.
+    writes nothing: what is open stays open, and reopening goes on with it. Every async method takes the call's `Context`.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -57,6 +58,7 @@ class AgentHarness:
         self._forget_lease: Callable[[], None] | None = None
 
     @classmethod
+    @in_context
     async def create(
         cls,
         *,
@@ -80,6 +82,7 @@ class AgentHarness:
         to_provider_messages: ToProvider | None = None,
         entry_projectors: Mapping[str, EntryProjector] | None = None,
         clock: Callable[[], int] = now_ms,
+        context: Context | None = None,
     ) -> Attached:
         """Open a session's lanes and say what is open in them. Runs nothing and writes nothing.
 
@@ -146,7 +149,8 @@ class AgentHarness:
 
     # ------------------------------------------------------------------------------------------------ lanes
 
-    async def lane(self, name: str, *, create_at: str | None = None) -> AgentLane:
+    @in_context
+    async def lane(self, name: str, *, create_at: str | None = None, context: Context | None = None) -> AgentLane:
         """Return the lane of this name. A new one begins at entry `create_at` (None: before the first); a branch without a lane keeps its tip.
 
         Raises:
@@ -192,33 +196,39 @@ class AgentHarness:
         if name not in self._releases:
             self._releases[name] = self._runtime.session.claim_branch(name)
 
-    async def lanes(self) -> list[LaneInfo]:
+    @in_context
+    async def lanes(self, *, context: Context | None = None) -> list[LaneInfo]:
         """Return every lane in brief, by name."""
         self._runtime.check()
         return [_observe.lane_info(line) for _, line in sorted(self._runtime.lines.items())]
 
-    async def watch_session(self) -> WatchHandle[SessionSnapshot]:
+    @in_context
+    async def watch_session(self, *, context: Context | None = None) -> WatchHandle[SessionSnapshot]:
         """Return a snapshot of all lanes and a handle on every event after it."""
         self._runtime.check()
         return await _observe.watch_session(self._runtime)
 
     # ------------------------------------------------------------------------------------------------ the session's metadata
 
-    async def get_name(self) -> str | None:
+    @in_context
+    async def get_name(self, *, context: Context | None = None) -> str | None:
         """Return the session's display name."""
         self._runtime.check()
         return await self._runtime.session.get_name()
 
-    async def set_name(self, name: str | None) -> None:
+    @in_context
+    async def set_name(self, name: str | None, *, context: Context | None = None) -> None:
         """Set the session's display name; None removes it."""
         await self._store(self._runtime.session.set_name(name), ValueUpdate(value="session_name", text=name))
 
-    async def get_label(self, entry_id: str) -> str | None:
+    @in_context
+    async def get_label(self, entry_id: str, *, context: Context | None = None) -> str | None:
         """Return the label of an entry."""
         self._runtime.check()
         return await self._runtime.session.get_label(entry_id)
 
-    async def set_label(self, entry_id: str, label: str | None) -> None:
+    @in_context
+    async def set_label(self, entry_id: str, label: str | None, *, context: Context | None = None) -> None:
         """Label an entry (it need not exist yet); None removes the label."""
         await self._store(self._runtime.session.set_label(entry_id, label), ValueUpdate(value="entry_label", entry_id=entry_id, text=label))
 
@@ -243,68 +253,84 @@ class AgentHarness:
 
     # ------------------------------------------------------------------------------------------------ live settings
 
-    async def get_tools(self) -> list[AgentTool]:
+    @in_context
+    async def get_tools(self, *, context: Context | None = None) -> list[AgentTool]:
         """Return the tools of this process."""
         return list(self._runtime.environment.tools.values())
 
-    async def set_tools(self, tools: Sequence[AgentTool]) -> None:
+    @in_context
+    async def set_tools(self, tools: Sequence[AgentTool], *, context: Context | None = None) -> None:
         """Replace the tools. A call under way is not touched. Raises TypeError if two have one name."""
         await self._set("tools", _environment.check_tools(tools), shown=[tool.name for tool in tools])
 
-    async def get_resources(self) -> Resources:
+    @in_context
+    async def get_resources(self, *, context: Context | None = None) -> Resources:
         """Return skills and prompt templates."""
         return self._runtime.environment.resources
 
-    async def set_resources(self, resources: Resources | Mapping[str, Mapping[str, str]] | None) -> None:
+    @in_context
+    async def set_resources(self, resources: Resources | Mapping[str, Mapping[str, str]] | None, *, context: Context | None = None) -> None:
         """Replace skills and prompt templates."""
         value = _environment.as_resources(resources)
         await self._set("resources", value, shown={"skills": sorted(value.skills), "templates": sorted(value.templates)})
 
-    async def get_stream_options(self) -> StreamOptions:
+    @in_context
+    async def get_stream_options(self, *, context: Context | None = None) -> StreamOptions:
         """Return the options that requests are made with."""
         return self._runtime.environment.stream_options
 
-    async def set_stream_options(self, options: StreamOptions) -> None:
+    @in_context
+    async def set_stream_options(self, options: StreamOptions, *, context: Context | None = None) -> None:
         """Replace them; a step captures them when it begins."""
         await self._set("stream_options", options, shown=None)
 
-    async def get_retry_policy(self) -> RetryPolicy:
+    @in_context
+    async def get_retry_policy(self, *, context: Context | None = None) -> RetryPolicy:
         """Return the retry policy."""
         return self._runtime.environment.retry
 
-    async def set_retry_policy(self, policy: RetryPolicy) -> None:
+    @in_context
+    async def set_retry_policy(self, policy: RetryPolicy, *, context: Context | None = None) -> None:
         """Replace it; a step captures it when it begins. Raises ValueError for a bad number."""
         await self._set("retry", _environment.check_retry(policy))
 
-    async def get_compaction_settings(self) -> CompactionSettings:
+    @in_context
+    async def get_compaction_settings(self, *, context: Context | None = None) -> CompactionSettings:
         """Return the compaction settings."""
         return self._runtime.environment.compaction
 
-    async def set_compaction_settings(self, settings: CompactionSettings) -> None:
+    @in_context
+    async def set_compaction_settings(self, settings: CompactionSettings, *, context: Context | None = None) -> None:
         """Replace them; an operation captures them when it is accepted. Raises ValueError for a bad number."""
         await self._set("compaction", _environment.check_compaction(settings))
 
-    async def get_steering_mode(self) -> QueueMode:
+    @in_context
+    async def get_steering_mode(self, *, context: Context | None = None) -> QueueMode:
         """Return how much steering a boundary takes."""
         return self._runtime.environment.steering_mode
 
-    async def set_steering_mode(self, mode: QueueMode) -> None:
+    @in_context
+    async def set_steering_mode(self, mode: QueueMode, *, context: Context | None = None) -> None:
         """Change it; an operation captures it when it is accepted."""
         await self._set("steering_mode", _environment.check_mode(mode, "steering_mode"))
 
-    async def get_follow_up_mode(self) -> QueueMode:
+    @in_context
+    async def get_follow_up_mode(self, *, context: Context | None = None) -> QueueMode:
         """Return how many follow-ups the end of a run takes."""
         return self._runtime.environment.follow_up_mode
 
-    async def set_follow_up_mode(self, mode: QueueMode) -> None:
+    @in_context
+    async def set_follow_up_mode(self, mode: QueueMode, *, context: Context | None = None) -> None:
         """Change it; an operation captures it when it is accepted."""
         await self._set("follow_up_mode", _environment.check_mode(mode, "follow_up_mode"))
 
-    async def get_tool_execution(self) -> ExecutionMode:
+    @in_context
+    async def get_tool_execution(self, *, context: Context | None = None) -> ExecutionMode:
         """Return whether the calls of a batch run at once."""
         return self._runtime.environment.tool_execution
 
-    async def set_tool_execution(self, mode: ExecutionMode) -> None:
+    @in_context
+    async def set_tool_execution(self, mode: ExecutionMode, *, context: Context | None = None) -> None:
         """Change it; an operation captures it when it is accepted."""
         await self._set("tool_execution", _check_execution(mode))
 
@@ -318,7 +344,8 @@ class AgentHarness:
 
     # ------------------------------------------------------------------------------------------------ the end
 
-    async def close(self) -> None:
+    @in_context
+    async def close(self, *, context: Context | None = None) -> None:
         """Stop everything of this process and release the session. Writes nothing: what is open can be resumed. Idempotent."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
@@ -380,4 +407,3 @@ def _limits(limits: LoopLimits | None) -> Limits | None:
         max_turns=limits.max_turns, max_tool_calls=limits.max_tool_calls, max_output_tokens=limits.max_output_tokens, max_cost=limits.max_cost,
         deadline=limits.deadline,
     )  # fmt: skip
-

@@ -219,7 +219,7 @@ async def ask(
     drive.gate.admit()
     with _telemetry.request_span(provider=model.provider, model_id=model.id, step="assistant", attempt=state.attempt) as span:
         message = await respond(model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=streaming.on_event)
-        _telemetry.answered(span, message)
+        _telemetry.answered(span, message, request.messages)
     return await finished(drive, wire, streaming, message), streaming
 
 

@@ -172,7 +172,7 @@ class _Attempt:
         step = "navigation" if self.branch else "compaction"
         with _telemetry.request_span(provider=self.model.provider, model_id=self.model.id, step=step, attempt=self.number) as span:
             message = await respond(self.model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=_ignore)
-            _telemetry.answered(span, message)
+            _telemetry.answered(span, message, request.messages)
         if drive.gate.state == "closed":
             drive.gate.admit()
         await self._outcome(message, usage_id)

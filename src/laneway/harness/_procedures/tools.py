@@ -18,23 +18,26 @@ import msgspec
 
 from laneway._effects.call_tools import (
     INTERRUPTED,
+    NOT_STARTED,
     TRUNCATED,
     Outcome,
     Prepared,
     RunningCall,
     error_text,
     failure,
+    finalise,
     plain_args,
     prepare,
 )
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs
 from laneway.abort import AbortController
+from laneway.errors import Aborted, ToolError
 from laneway.harness import _telemetry, keys
 from laneway.harness._events import RunResume, RunSuspend, ToolStart, ToolSuspended, TurnStart
 from laneway.harness._hooks import AfterTool, BeforeTool, Suspend
 from laneway.harness._line import Invariant, Move
 from laneway.harness._procedures._host import CallHost
-from laneway.harness._procedures._results import interrupted_outcome, jsonable, settle_outcome, suspended_calls, with_call
+from laneway.harness._procedures._results import holds_checkpoint, interrupted_outcome, jsonable, settle_outcome, suspended_calls, with_call
 from laneway.harness.results import Waiting
 from laneway.harness.state import (
     ApprovedCall,
@@ -229,23 +232,36 @@ class _Work:
                     await self._start(call, ready, alone=alone)
 
     async def _prepare(self, call: Call) -> Prepared | Outcome | Suspend:
-        """Find, validate, ask `before_tool`; a call that must wait for a decision is suspended durably."""
+        """Find, validate, ask `before_tool`; a call that must wait for a decision is suspended durably.
+
+        A handler that waits is cut off by an abort after its grace, by an interrupting message at once.
+        """
         asked = self.call_of(call)
         if asked.name not in self.tools:
             return self._unavailable(asked)
         suspend: list[tuple[Suspend, Any]] = []
+        aborted: list[Aborted] = []
 
         async def before(args: Any) -> Block | ReplaceArgs | None:
             event = BeforeTool(**self.drive.asked, tool_call_id=asked.id, tool_name=asked.name, args=args)
-            answer, final = await self.drive.hooks.before_tool(event)
+            try:
+                answer, final = await self.drive.hooks.before_tool(event)
+            except Aborted as error:
+                aborted.append(error)
+                raise
             if isinstance(answer, Suspend):
                 suspend.append((answer, final))
                 return Block()
             return answer if answer is not None else None if final is args else ReplaceArgs(final)
 
-        ready = await prepare(asked, self.tools, before=before if self.drive.hooks.has("before_tool") else None, signal=None)
+        asks = before if self.drive.hooks.has("before_tool") else None
+        ready = await prepare(asked, self.tools, before=asks, signal=None, interrupt=self.drive.interrupted.signal)
         if suspend:
             return await self._suspend(call, asked, *suspend[0])
+        if aborted:
+            return failure(NOT_STARTED, cut="aborted")
+        if isinstance(ready, Outcome) and ready.cut == "interrupted":
+            return failure(NOT_BEGUN, cut="interrupted")
         return _storable(ready) if isinstance(ready, Prepared) else ready
 
     def _unavailable(self, asked: ToolCall) -> Outcome:
@@ -317,14 +333,6 @@ class _Work:
         drive, asked = self.drive, ready.call
         host = CallHost(drive, call, asked, self.turn_id, context=self._context[0] if self._context else None, recovery=recovery)
 
-        async def after(outcome: Outcome) -> PatchResult | None:
-            return await drive.hooks.after_tool(
-                AfterTool(
-                    **drive.asked, tool_call_id=asked.id, tool_name=asked.name, args=plain_args(ready.args), content=outcome.result.content,
-                    details=outcome.result.details, is_error=outcome.is_error, usage=outcome.result.usage,
-                )
-            )  # fmt: skip
-
         async def told(partial: ToolResult) -> None:
             await host.tell(partial)
 
@@ -333,7 +341,6 @@ class _Work:
             signal=drive.gate.signal,
             interrupt=drive.interrupted.signal,
             on_update=told,
-            after=after if drive.hooks.has("after_tool") else None,
             host=host,
         )
         running.outcome.add_done_callback(lambda _: host.close())
@@ -342,8 +349,37 @@ class _Work:
     async def _execute(self, call: Call, ready: Prepared, *, recovery: bool) -> None:
         with _telemetry.tool_span(name=ready.call.name, call_id=ready.call.id) as span:
             outcome = await self._run(call, ready, recovery=recovery).outcome
-            _telemetry.ended(span, failed="tool_error" if outcome.is_error else None)
+            if outcome.cut is None and self.drive.hooks.has("after_tool"):
+                outcome = await self._checked(ready.call, plain_args(ready.args), outcome)
+            _telemetry.executed(span, ready.call.arguments, outcome.result.content, failed=outcome.is_error)
         await settle_outcome(self.drive, self.message, call, _storable_outcome(outcome), recovery=recovery)
+
+    async def _checked(self, asked: ToolCall, args: Any, outcome: Outcome) -> Outcome:
+        """Ask `after_tool` about what a tool gave. What no handler has answered for is not kept, whatever else happens meanwhile:
+        after an abort or an interrupting message the handlers have a grace, then an error stands in the result's place.
+        """
+        drive, result = self.drive, outcome.result
+        stop = AbortController(parent=drive.gate.signal)
+        detach = drive.interrupted.signal.on_abort(lambda: stop.abort(INTERRUPTED))
+        event = AfterTool(
+            **drive.told, signal=stop.signal, tool_call_id=asked.id, tool_name=asked.name, args=args, content=result.content,
+            details=result.details, is_error=outcome.is_error, usage=result.usage,
+        )  # fmt: skip
+
+        async def after(_: Outcome) -> PatchResult | None:
+            try:
+                return await drive.hooks.after_tool(event)
+            except Aborted:
+                raise ToolError("it was stopped before it answered, so the result is not kept") from None
+
+        try:
+            checked = await finalise(outcome, after)
+        finally:
+            detach()
+            stop.close()
+        if checked.result.usage is None and result.usage is not None:  # what it cost, it cost
+            checked = Outcome(msgspec.structs.replace(checked.result, usage=result.usage), is_error=checked.is_error, cut=checked.cut)
+        return checked
 
     async def _synthetic(self, call: Call, outcome: Outcome) -> None:
         """Settle a call that never ran."""
@@ -363,7 +399,10 @@ class _Work:
         replay = call.replay == "safe" and tool is not None and tool.replay == "safe" and batch is not None and not batch.interrupted
         if not replay:
             outcome = await interrupted_outcome(self.drive, call)
-            await settle_outcome(self.drive, self.message, call, outcome, recovery=True)
+            if holds_checkpoint(outcome) and self.drive.hooks.has("after_tool"):
+                stored = await self.drive.runtime.session.get_value(keys.OP_TOOL_ARGS, self._args_key(call))
+                outcome = await self._checked(asked, asked.arguments if stored is None else stored.value, outcome)
+            await settle_outcome(self.drive, self.message, call, _storable_outcome(outcome), recovery=True)
             return
         await self._replay(call, asked, alone=alone)
 
