@@ -14,15 +14,14 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable
-from pkgutil import iter_modules
 from typing import Any
 
 import msgspec
 
-import laneway.llm.wire
 from laneway.llm import _thinking, _transform
 from laneway.llm._transform import encode_body
 from laneway.llm.base import Model, StreamOptions, Transcript
+from laneway.llm.wire import wire_names
 from laneway.messages import (
     AssistantMessage,
     Message,
@@ -115,9 +114,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     arguments = parser.parse_args()
     messages = conversation(arguments.messages)
-    apis = sorted(module.name for module in iter_modules(laneway.llm.wire.__path__) if module.ispkg)
     worst = 0.0
-    for api in apis:
+    for api in wire_names():
         for compat in ({}, VARIANTS[api]) if api in VARIANTS else ({},):
             worst = max(worst, bench(api, compat, messages, arguments.repeats))
     print(f"the next request of {len(messages)} messages costs at most {worst:.2f} x one encode of them (target: {TARGET})")

@@ -18,7 +18,12 @@ from laneway.llm.base import AssistantStream, Model, StreamOptions, Transcript
 
 WireStream = Callable[[Model, Transcript, StreamOptions], AssistantStream]
 
-__all__ = ["WireStream", "load_wire"]
+__all__ = ["WireStream", "load_wire", "wire_names"]
+
+
+def wire_names() -> list[str]:
+    """Return the names of all wires, sorted: what `Model.api` may be."""
+    return sorted(module.name for module in iter_modules(__path__) if module.ispkg)
 
 
 def load_wire(api: str) -> WireStream:
@@ -29,6 +34,5 @@ def load_wire(api: str) -> WireStream:
     """
     name = f"laneway.llm.wire.{api}"
     if not api.isidentifier() or api.startswith("_") or find_spec(name) is None:
-        known = ", ".join(sorted(module.name for module in iter_modules(__path__) if module.ispkg))
-        raise ModelError(f"laneway does not speak {api!r}; the model's `api` must name one of its wires: {known}")
+        raise ModelError(f"laneway does not speak {api!r}; the model's `api` must name one of its wires: {', '.join(wire_names())}")
     return import_module(name).stream
