@@ -22,7 +22,10 @@ from laneway.messages import (
 from laneway.testing import provider_ready
 
 GO = UserMessage(content="go")
-APIS = {"any", "openai_chat", "openai_responses", "anthropic_messages", "google_generate", "bedrock_converse", "azure", "mistral", "scripted"}
+APIS = {
+    "any", "openai_chat", "openai_responses", "anthropic_messages", "google_generate", "google_vertex", "bedrock_converse", "azure", "mistral",
+    "scripted",
+}  # fmt: skip
 
 
 def said(*blocks: Any, **fields: Any) -> AssistantMessage:

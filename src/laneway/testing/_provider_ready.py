@@ -42,6 +42,7 @@ _LIMITS: dict[str, _Limits] = {
     "azure": _Limits(),
     "anthropic_messages": _Limits(),
     "google_generate": _Limits(name_characters="A-Za-z0-9_.:-"),
+    "google_vertex": _Limits(name_characters="A-Za-z0-9_.:-"),
     "bedrock_converse": _Limits(),
     "mistral": _Limits(id_length=9, id_characters="A-Za-z0-9"),
 }

@@ -72,7 +72,7 @@ class BedrockSpeaker(Speaker):
 
     def fail(self, failure: Failure) -> bytes:
         name = failure.code or EXCEPTIONS.get(failure.kind, "InternalServerException")
-        return frame({"message": failure.message}, exception_type=name[:1].lower() + name[1:], message_type="exception")
+        return frame({"message": _sentence(failure)}, exception_type=name[:1].lower() + name[1:], message_type="exception")
 
     def _delta(self, block: Block, delta: dict[str, Any]) -> bytes:
         return _event("contentBlockDelta", {"contentBlockIndex": block.index, "delta": delta})
@@ -84,6 +84,11 @@ class BedrockSpeaker(Speaker):
             "inputTokens": usage.input, "outputTokens": usage.output, "totalTokens": total,
             "cacheReadInputTokens": usage.cache_read, "cacheWriteInputTokens": usage.cache_write,
         }  # fmt: skip
+
+
+def _sentence(failure: Failure) -> str:
+    """Only the sentence tells that a prompt is too long: there is no code for it."""
+    return f"Input is too long for requested model. {failure.message}" if failure.kind == "overflow" else failure.message
 
 
 class BedrockDialect(Dialect):
@@ -126,7 +131,7 @@ class BedrockDialect(Dialect):
 
     def error(self, failure: Failure, status: int) -> tuple[dict[str, str], Any]:
         name = failure.code or EXCEPTIONS.get(failure.kind, "InternalServerException")
-        return {"x-amzn-errortype": f"{name}:http://internal.amazon.com/", "x-amzn-requestid": "scripted"}, {"message": failure.message}
+        return {"x-amzn-errortype": f"{name}:http://internal.amazon.com/", "x-amzn-requestid": "scripted"}, {"message": _sentence(failure)}
 
 
 def _check_messages(messages: list[dict[str, Any]]) -> None:
