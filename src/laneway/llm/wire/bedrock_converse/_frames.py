@@ -21,6 +21,8 @@ _PRELUDE = Struct(">III").unpack_from
 _NUMBER = Struct(">I").unpack_from
 _LENGTH = Struct(">H").unpack_from
 _OVERHEAD = 16  # the prelude and the checksum at the end
+_TEXT_BEGINS = 9
+"""The first byte that a text may begin with (a tab); a frame begins with the highest byte of its length, which is smaller."""
 _STRAY_LIMIT = 256 * 1024
 _KNOWN_LIMIT = 100
 _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}  # value types of a fixed size: booleans, integers, a time, a UUID
@@ -57,7 +59,7 @@ class FrameDecoder:
             return []
         if not self._started and chunk:
             self._started = True
-            if chunk[0]:  # a length below 16 MiB begins with a zero, a text never does
+            if chunk[0] >= _TEXT_BEGINS:
                 self._stray = []
         if self._stray is not None:
             self._keep_stray(chunk)
