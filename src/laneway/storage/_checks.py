@@ -56,6 +56,10 @@ def namespace_name(namespace: object) -> str:
 
 def address(namespace: object, key: object) -> tuple[str, str]:
     """Return `(namespace, key)` as they are stored and compared. An empty key is allowed."""
+    if type(namespace) is str and type(key) is str and namespace:
+        text = namespace + key
+        if text.isascii() and "\0" not in text:  # nearly always
+            return namespace, key
     return namespace_name(namespace), label(key, "a key")
 
 

@@ -137,6 +137,11 @@ class EncodedCommit(Struct, frozen=True):
         Raises:
             ValueError: an entry that keeps its seq is not above all before it.
         """
+        for write in self.writes:
+            if type(write) is EncodedEntry and write.seq:
+                break
+        else:
+            return list(range(next_seq, next_seq + len(self.writes)))
         seqs: list[int] = []
         for write in self.writes:
             if type(write) is EncodedEntry and write.seq:
@@ -271,7 +276,7 @@ def _plain_payload(entry: MessageEntry) -> bytes | None:
     The bytes are those of `_MessagePayload`, without going through it.
     """
     message, terminate = entry.message, entry.terminate
-    if type(message) is AssistantMessage and message.stop_reason == "pending" or type(terminate) is not bool:
+    if (type(message) is AssistantMessage and message.stop_reason == "pending") or type(terminate) is not bool:
         return None
     try:
         data = json_encoder.encode(message)

@@ -75,8 +75,7 @@ class Lease(Struct, frozen=True):
 
     def move_on(self, cursor: sqlite3.Cursor, before: Position, after: Position) -> bool:
         """Write where the session is after a commit, and renew. False if this is not the owner any more."""
-        cursor.execute(_MOVE_ON, (*after.columns(), *_expiry(self.life), self.fence, before.next_seq))
-        return cursor.rowcount == 1
+        return cursor.execute(_MOVE_ON, (*after.columns(), *_expiry(self.life), self.fence, before.next_seq)).rowcount == 1
 
     def renew(self, cursor: sqlite3.Cursor) -> bool:
         """Put the end off. False if this is not the owner any more."""

@@ -14,7 +14,7 @@ from laneway.storage.base import EntryNode, EntryType, ListElement, StoredValue
 StoredId: TypeAlias = bytes | str
 Row: TypeAlias = tuple[Any, ...]
 
-_UUID: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_is_uuid: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 
 TYPES: Final[tuple[EntryType, ...]] = ("message", "compaction", "branch_summary", "custom")
 """An entry's type by its number in the file."""
@@ -25,7 +25,7 @@ TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerat
 
 def pack_id(id: str) -> StoredId:
     """Return the form of an id in the file: the 16 bytes of a UUID in its canonical spelling, else the text."""
-    if len(id) == 36 and _UUID.fullmatch(id):
+    if len(id) == 36 and _is_uuid(id):
         return bytes.fromhex(id.replace("-", ""))
     return id
 

@@ -53,10 +53,7 @@ CHECKPOINT_OVERDUE: Final = 8 * CHECKPOINT_DUE
 _TAKE_ID: Final = "INSERT INTO ids VALUES (?, ?)"
 _ADD_ENTRY: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_USAGE: Final = "INSERT INTO usage_rows VALUES (?, ?, ?, ?, ?, ?)"
-_SET: Final = """
-INSERT INTO cells VALUES (?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET seq = excluded.seq, checksum = excluded.checksum, value = excluded.value
-"""
+_SET: Final = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?)"  # one look-up; an upsert makes two
 _DELETE: Final = "DELETE FROM cells WHERE namespace = ? AND key = ?"
 _APPEND: Final = "INSERT INTO elements VALUES (?, ?, ?, ?, ?)"
 _DELETE_LIST: Final = "DELETE FROM elements WHERE namespace = ? AND key = ?"

@@ -7,6 +7,7 @@ own would give, without five hundred threads for five hundred open sessions. The
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections import deque
@@ -44,14 +45,52 @@ class _Job:
             self._answers.give(self._future, result, error)
 
 
+class _Worker:
+    """One of the shared threads, as those see it who give it something to do.
+
+    It waits at an eventfd where there is one. Writing to that lets go of Python's lock, which the thread needs as soon as it is awake; one
+    that is woken through a lock or a queue finds it held, and sleeps a second time.
+    """
+
+    __slots__ = ("_bell", "_given", "_queue")
+
+    def __init__(self) -> None:
+        self._given: list[Strand | None] = []
+        self._queue: SimpleQueue[None] = SimpleQueue()
+        self._bell = -1
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, or too many open files
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def give(self, strand: Strand | None) -> None:
+        """Wake the thread with its next strand; None ends it."""
+        self._given.append(strand)
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+        else:
+            self._queue.put(None)
+
+    def take(self) -> Strand | None:
+        """Wait for what is given."""
+        while not self._given:  # a forked child that still has a strand of its parent's rings for nothing
+            if self._bell >= 0:
+                os.read(self._bell, 8)  # unlike `eventfd_read`, it is begun again after a signal
+            else:
+                self._queue.get()
+        return self._given.pop()
+
+    def close(self) -> None:
+        """Give the bell back; nobody rings any more."""
+        if self._bell >= 0:
+            os.close(self._bell)
+
+
 class _Pool:
-    """The shared threads: started when more strands are ready than threads wait, ended when the last strand has left."""
+    """The shared threads: started when a strand is ready and none of them waits, ended when the last strand has left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ready: SimpleQueue[Strand | None] = SimpleQueue()
-        self._queued = 0  # strands in _ready
-        self._waiting = 0  # threads that wait for one
+        self._ready: deque[Strand] = deque()  # for whom there is no thread yet
+        self._idle: list[_Worker] = []  # the last one first: it is the warmest
         self._threads = 0
         self._strands = 0
 
@@ -62,41 +101,47 @@ class _Pool:
     def leave(self) -> None:
         with self._lock:
             self._strands -= 1
-            if self._strands == 0:
-                for _ in range(self._threads):
-                    self._ready.put(None)
+            if self._strands > 0:
+                return
+            idle, self._idle = self._idle, []
+            self._threads -= len(idle)
+        for worker in idle:
+            worker.give(None)
 
     def schedule(self, strand: Strand) -> None:
         with self._lock:
-            self._queued += 1
-            self._ready.put(strand)
-            if self._queued > self._waiting and self._threads < MAX_THREADS:
-                self._start_thread()
+            if not self._idle:
+                if self._threads < MAX_THREADS:
+                    self._start_thread(strand)
+                else:
+                    self._ready.append(strand)
+                return
+            worker = self._idle.pop()
+        worker.give(strand)
 
-    def _start_thread(self) -> None:
+    def _start_thread(self, strand: Strand) -> None:
+        threading.Thread(target=self._work, args=(deque([strand]),), name="laneway-storage", daemon=True).start()
         self._threads += 1
-        threading.Thread(target=self._work, name="laneway-storage", daemon=True).start()
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._waiting += 1
-            strand = self._ready.get()
-            with self._lock:
-                self._waiting -= 1
-                if strand is not None:
-                    self._queued -= 1
-                elif self._strands == 0:
-                    self._end_thread()
-                    return
-            if strand is not None:
-                strand.run_turn()
-                strand = None  # an idle thread keeps nothing alive
+    def _work(self, first: deque[Strand]) -> None:
+        worker = _Worker()
+        strand: Strand | None = first.popleft()
+        while strand is not None:
+            strand.run_turn()
+            strand = None  # an idle thread keeps nothing alive
+            strand = self._next(worker)
+        worker.close()
 
-    def _end_thread(self) -> None:
-        self._threads -= 1
-        if self._threads == 0 and self._queued > 0:  # a strand joined behind the call to end
-            self._start_thread()
+    def _next(self, worker: _Worker) -> Strand | None:
+        """Wait for the next strand; None to end."""
+        with self._lock:
+            if self._ready:
+                return self._ready.popleft()
+            if self._strands == 0:
+                self._threads -= 1
+                return None
+            self._idle.append(worker)
+        return worker.take()
 
 
 class Strand:
