@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
-from types import CoroutineType
+from inspect import iscoroutinefunction as is_coroutine_function
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -144,22 +144,29 @@ _CHANGES: dict[type[Any], Callable[[AgentState, Any], None]] = {
 
 
 class _Subscription:
-    """A listener, and whether it still wants events."""
+    """A listener, and whether what it returns is always a coroutine. One that wants no more events has a listener that ignores them."""
 
-    __slots__ = ("active", "listener")
+    __slots__ = ("is_async", "listener")
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.active = True
+        self.is_async = is_coroutine_function(listener)
+
+    def end(self) -> None:
+        self.listener, self.is_async = _ignore, False
+
+
+def _ignore(event: AgentEvent, signal: AbortSignal) -> None:
+    """Stand for the listener of a subscription that ended."""
 
 
 class _ActiveRun:
     """One run: its abort, its listeners' failures, what it took from the queues, and the batch that an interrupting steer may stop."""
 
-    __slots__ = ("batch", "controller", "failures", "idle", "loop", "owner", "signal", "silenced", "sink", "taken")
+    __slots__ = ("batch", "controller", "failures", "idle", "loop", "owner", "signal", "silenced", "sink", "state", "taken")
 
     def __init__(self, owner: Agent, controller: AbortController, sink: Callable[[AgentEvent], Awaitable[None]] | None) -> None:
-        self.owner, self.controller, self.signal, self.sink = owner, controller, controller.signal, sink
+        self.owner, self.state, self.controller, self.signal, self.sink = owner, owner.state, controller, controller.signal, sink
         self.loop = asyncio.get_running_loop()
         self.failures: list[Exception] = []
         self.silenced: set[_Subscription] = set()
@@ -169,17 +176,17 @@ class _ActiveRun:
 
     async def emit(self, event: AgentEvent) -> None:
         """Reduce the event into the state, then serve each listener, then the stream."""
-        if self.failures and type(event) is AgentEnd:
+        if self.failures and isinstance(event, AgentEnd):
             event = msgspec.structs.replace(event, reason="error")
         change = _CHANGES.get(type(event))
         if change is not None:
-            change(self.owner.state, event)
+            change(self.state, event)
         for subscription in self.owner.listeners:
-            if not subscription.active or (self.failures and subscription in self.silenced):
+            if self.failures and subscription in self.silenced:
                 continue
             try:
-                done = subscription.listener(event, self.signal)
-                if done is not None and (type(done) is CoroutineType or hasattr(done, "__await__")):  # a lambda may return anything
+                done: Any = subscription.listener(event, self.signal)
+                if subscription.is_async or (done is not None and hasattr(done, "__await__")):  # a lambda may return anything
                     await done
             except Exception as error:
                 self.fail(subscription, error)
@@ -549,7 +556,7 @@ class Agent:
         self.listeners = (*self.listeners, subscription)
 
         def unsubscribe() -> None:
-            subscription.active = False
+            subscription.end()
             self.listeners = tuple(other for other in self.listeners if other is not subscription)
 
         return unsubscribe

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -189,6 +189,8 @@ class ToolDeclarer:
     ) -> list[AgentMessage]:
         """See `declare_tool_changes`. `append_only` promises that `messages` only grew since the last call."""
         changed = self._replay(messages, append_only)
+        if not pending and not changed and self._tools == tools:
+            return []
         last = next((i for i in range(len(pending) - 1, -1, -1) if isinstance(pending[i], SystemMessage)), None) if pending else None
         if last is None and not changed and self._tools == tools:
             return list(pending)
@@ -206,6 +208,8 @@ class ToolDeclarer:
         changed = False
         if not append_only and self._seen != messages[:seen]:
             self._seen, self._declared, seen, changed = [], {}, 0, True
+        if seen == len(messages):
+            return changed
         new: Sequence[Any] = messages[seen:]
         self._seen += new
         for message in new:
@@ -242,9 +246,9 @@ def convert_to_llm(messages: Iterable[AgentMessage]) -> list[Message]:
 _BUILT_IN = frozenset({UserMessage, AssistantMessage, ToolResultMessage, SystemMessage})
 
 
-def _convert(message: AgentMessage) -> Message | None:
+def _convert(message: Any) -> Message | None:
     if type(message) in _BUILT_IN or isinstance(message, AssistantMessage):
-        return cast(Message, message)
+        return message
     if isinstance(message, CustomMessage):
         return UserMessage(content=message.content, timestamp=message.timestamp)
     if isinstance(message, BashExecutionMessage):
@@ -287,7 +291,7 @@ def normalise(messages: Sequence[AgentMessage]) -> list[Message]:
 class Projection:
     """`normalise` for a transcript that grows: each message is looked at once, so a turn costs what is new in it."""
 
-    __slots__ = ("_assistant", "_closed", "_fresh", "_ids", "_original", "_others", "_out", "_results", "_seen")
+    __slots__ = ("_assistant", "_calls", "_closed", "_fresh", "_ids", "_original", "_others", "_out", "_results", "_seen")
 
     def __init__(self) -> None:
         self._reset()
@@ -298,6 +302,7 @@ class Projection:
         self._closed = 0  # how much of `_out` is final: what precedes the last response
         self._fresh = True  # whether `_out` has what follows it
         self._assistant: AssistantMessage | None = None  # the last response that is sent; what follows it is still open
+        self._calls: list[ToolCall] = []  # its calls
         self._results: dict[str, ToolResultMessage] = {}
         self._others: list[Message] = []
         self._ids: set[str] = set()  # of all calls so far: some providers repeat ids, and none accepts them back
@@ -317,51 +322,54 @@ class Projection:
             self._seen += new
             for message in new:
                 self._take(message)
-        self._render()
+        if not self._fresh:
+            self._render()
         return self._out.copy()
 
     def _take(self, message: Any) -> None:
-        if type(message) is ToolResultMessage:  # exact types where it is per message: `isinstance` costs several times as much on structs
+        kind = type(message)  # pyright: ignore[reportUnknownVariableType] - exact types where it is per message: `isinstance` costs several times as much on structs
+        if kind is ToolResultMessage:
             self._results.setdefault(message.tool_call_id, message)
-        elif isinstance(message, AssistantMessage):
-            self._render()
+        elif kind is AssistantMessage or isinstance(message, AssistantMessage):
+            if not self._fresh:
+                self._render()
             self._closed = len(self._out)
-            self._assistant = self._with_new_ids(_sendable(message))
+            sent = _sendable(message)
+            self._calls = [] if sent is None else sent.tool_calls
+            self._assistant = self._with_new_ids(sent) if sent is not None and self._calls else sent
             self._results, self._others = {}, []
         elif (converted := _convert(message)) is not None and (cleaned := _without_blanks(converted)) is not None:
             self._others.append(cleaned)
         self._fresh = False
 
-    def _with_new_ids(self, message: AssistantMessage | None) -> AssistantMessage | None:
+    def _with_new_ids(self, message: AssistantMessage) -> AssistantMessage:
         """Give a call whose id was used before another one, the same in every request."""
-        self._original = {}
-        if message is None:
-            return None
-        content: list[Any] = message.content
-        for index, block in enumerate(content):
-            if type(block) is not ToolCall:
-                continue
-            if block.id in self._ids:
-                number = next(n for n in count(2) if f"{block.id}_{n}" not in self._ids)
-                new = f"{block.id}_{number}"
-                self._original[new] = block.id
-                content = [*content[:index], msgspec.structs.replace(block, id=new), *content[index + 1 :]]
-                self._ids.add(new)
-            else:
-                self._ids.add(block.id)
-        return msgspec.structs.replace(message, content=content) if self._original else message
+        ids, self._original = self._ids, {}
+        new = {call.id for call in self._calls}
+        if len(new) == len(self._calls) and ids.isdisjoint(new):
+            ids |= new
+            return message
+        content: list[Any] = []
+        for block in message.content:
+            if type(block) is ToolCall:
+                if block.id in ids:
+                    number = next(n for n in count(2) if f"{block.id}_{n}" not in ids)
+                    self._original[f"{block.id}_{number}"] = block.id
+                    block = msgspec.structs.replace(block, id=f"{block.id}_{number}")
+                ids.add(block.id)
+            content.append(block)
+        message = msgspec.structs.replace(message, content=content)
+        self._calls = message.tool_calls
+        return message
 
     def _render(self) -> None:
         """Bring what follows the closed part up to date: the last response, its results, what came after it."""
-        if self._fresh:
-            return
         out = self._out
         del out[self._closed :]
         if self._assistant is not None:
             out.append(self._assistant)
-            for block in self._assistant.content:
-                if type(block) is ToolCall:
-                    out.append(_result_for(block, self._results.get(self._original.get(block.id, block.id))))
+            for call in self._calls:
+                out.append(_result_for(call, self._results.get(self._original.get(call.id, call.id))))
         out += self._others
         self._fresh = True
 

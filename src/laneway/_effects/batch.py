@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias
 
 from laneway._effects.call_tools import (
     INTERRUPTED,
@@ -102,10 +102,10 @@ class BatchRunner:
 
     async def _together(self, calls: list[ToolCall]) -> bool:
         self._calls, self._running, self._news = calls, {}, []
-        outcomes: list[Prepared | Outcome] = []
+        outcomes: list[Any] = []  # of Prepared or Outcome, then of Outcome alone; a cast is a call, and this is per tool call
         for call in calls:
             await self._emit(ToolExecutionStart(tool_call_id=call.id, tool_name=call.name, args=call.arguments))
-            outcome: Prepared | Outcome | None = self._stopped()
+            outcome: Any = self._stopped()
             if outcome is None:
                 before = self._before
                 if before is None:
@@ -114,7 +114,7 @@ class BatchRunner:
                     outcome = await prepare(call, self._tools, before=before(call), signal=self._signal, interrupt=self._interrupt)
             outcomes.append(outcome)
             if type(outcome) is not Prepared:
-                await self._emit_end(call, cast(Outcome, outcome))
+                await self._emit_end(call, outcome)
         try:
             for index, ready in enumerate(outcomes):
                 if type(ready) is Prepared:
@@ -130,7 +130,7 @@ class BatchRunner:
             if self._left:
                 await self._stop()
         agreed = bool(calls)
-        for call, final in zip(calls, cast("list[Outcome]", outcomes), strict=True):
+        for call, final in zip(calls, outcomes, strict=True):
             agreed = agreed and final.result.terminate
             await self._emit_result(call, final)
         return agreed
@@ -169,7 +169,7 @@ class BatchRunner:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def _drain(self, outcomes: list[Prepared | Outcome]) -> None:
+    async def _drain(self, outcomes: list[Any]) -> None:
         """Emit updates and ends as they come until every call is settled."""
         while self._left:
             if not self._news:

@@ -258,10 +258,13 @@ class StreamWriter:
     def done(self, stop_reason: StopReason, *, raw: str | None = None, deferred: DeferredHandle | None = None) -> None:
         """End the response well; `stop_reason` is stop, length, tool_use or deferred."""
         self.close_all()
-        self.set(stop_reason=stop_reason, deferred=deferred)
+        force, partial = self._force, self.partial
+        force(partial, "stop_reason", stop_reason)
+        if deferred is not None:
+            force(partial, "deferred", deferred)
         if raw is not None:
-            self.set(raw_stop_reason=raw)
-        self.events.append(StreamDone(message=self.partial.snapshot()))
+            force(partial, "raw_stop_reason", raw)
+        self.events.append(StreamDone(message=partial.snapshot()))
 
     def fail(self, error: BaseException, aborted: bool) -> AssistantMessage:
         """Return the message of a response that failed, with what had arrived; blocks still open get no end event."""

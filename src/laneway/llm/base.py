@@ -156,7 +156,7 @@ class AssistantStream:
     `fallback` builds the message for a failure from what had arrived: `(exception, aborted) -> AssistantMessage`.
     """
 
-    __slots__ = ("_closed", "_fallback", "_interrupted", "_message", "_reader", "_running", "_signal", "_source", "_waiters")
+    __slots__ = ("_closed", "_fallback", "_interrupted", "_message", "_next", "_reader", "_running", "_signal", "_source", "_waiters")
 
     def __init__(
         self,
@@ -166,6 +166,7 @@ class AssistantStream:
         signal: AbortSignal | None = None,
     ) -> None:
         self._source = source
+        self._next = source.__anext__
         self._fallback = fallback
         self._signal = signal
         self._message: AssistantMessage | None = None
@@ -179,28 +180,34 @@ class AssistantStream:
 
     # Not an async generator: one that is dropped before its end costs the event loop a task to close it, and every response would be.
     async def __anext__(self) -> AssistantEvent:
-        if self._message is not None:
-            raise StopAsyncIteration
-        if self._running:
-            raise RuntimeError("another task is waiting for this stream's next event; a stream has one reader, others await result()")
+        if self._running or self._message is not None:
+            self._refuse()
         self._running = True
         try:
-            event: Any = await self._source.__anext__()
+            event: Any = await self._next()
         except StopAsyncIteration:
             event = StreamError(message=self._fallback(ProviderFailure(_NO_END, kind="incomplete"), self._aborted()))
         except asyncio.CancelledError:
             event = StreamError(message=self._fallback(ProviderFailure(_CLOSED, kind="incomplete"), True))
             if not self._take_back_interruption():
+                self._running = False
                 await self._settle(event.message)
                 raise
         except Exception as error:
             event = StreamError(message=self._fallback(error, self._aborted()))
-        finally:
+        except BaseException:
             self._running = False
+            raise
+        self._running = False
         kind = type(event)  # pyright: ignore[reportUnknownVariableType] - exact types are several times cheaper than isinstance here
         if kind is StreamDone or kind is StreamError:
             await self._settle(event.message)
         return event
+
+    def _refuse(self) -> None:
+        if self._message is not None:
+            raise StopAsyncIteration
+        raise RuntimeError("another task is waiting for this stream's next event; a stream has one reader, others await result()")
 
     def _take_back_interruption(self) -> bool:
         """Whether the cancellation at hand is `aclose()` in another task interrupting this one, and nothing else."""

@@ -154,6 +154,16 @@ def _number(node: dict[str, Any], kind: str) -> Check | None:
     above, below = node.get("exclusiveMinimum", -math.inf), node.get("exclusiveMaximum", math.inf)
     whole = kind == "integer"
 
+    def check_whole(value: Any) -> Any:
+        if type(value) is int:
+            return value
+        if type(value) is float:
+            raise _Undecided
+        return MISS
+
+    if whole and not limits:
+        return check_whole
+
     def check(value: Any) -> Any:
         if type(value) is float:
             if whole or not math.isfinite(value):
@@ -198,20 +208,18 @@ def _object(node: dict[str, Any]) -> Check | None:
     rest = None if extra is False else _compile(extra)
     if rest is None and extra is not False:
         return None
-    needed = tuple(cast("list[str]", required))
+    needed = frozenset(cast("list[str]", required))
 
     def check_object(value: Any) -> Any:
+        given: Any = value  # not a cast: that is a function call, for every call of a tool
         if type(value) is not dict:
             return MISS
         copied: dict[str, Any] = {}
-        for name, item in cast("dict[Any, Any]", value).items():
+        for name, item in given.items():
             check = checks.get(name, rest)
             if check is None or (kept := check(item)) is MISS or type(name) is not str:
                 return MISS
             copied[name] = kept
-        for name in needed:
-            if name not in copied:
-                return MISS
-        return copied
+        return copied if copied.keys() >= needed else MISS
 
     return check_object
