@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from laneway.llm._overflow import excludes_overflow, is_overflow_text
 from laneway.llm.base import ProviderFailure
@@ -334,10 +335,11 @@ def http_failure(
 ) -> ProviderFailure:
     """Return the failure for an HTTP answer that is no success. `headers` have lower-case names; `secrets` are cut out of the text."""
     seen = read_error_body(body)
-    codes = (*seen.codes, _code(headers.get("x-amzn-errortype", "").partition(":")[0]))
+    named = _code(headers.get("x-amzn-errortype", "").partition(":")[0])
+    seen = replace(seen, codes=tuple(dict.fromkeys((*seen.codes, named)))) if named else seen
     wait = retry_after_ms(headers, now=now)
     wait = seen.retry_after_ms if wait is None else wait
-    kind = classify(status=status, codes=codes, text=seen.message, provider=provider, retry_after_ms=wait)
+    kind = classify(status=status, codes=seen.codes, text=seen.message, provider=provider, retry_after_ms=wait)
     return _failure(provider, kind, seen, status=status, wait=wait, secrets=secrets)
 
 
