@@ -53,7 +53,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
             url=model_url(model.base_url, region, model.id),
             body=encode(model, taken, options, around),
             headers={"accept": FRAMES, **access.headers},
-            decoder=Decoder(model, writer, names=tool_name_map(_all_tools(taken))),
+            decoder=Decoder(model, writer, names=tool_name_map(_all_tools(taken)), turn=len(taken.messages)),
             split=FrameDecoder,
             sign=signed,
             opened=lambda info: _opened(writer, info),
