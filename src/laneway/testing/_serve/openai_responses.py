@@ -173,7 +173,7 @@ def _check_items(items: list[dict[str, Any]], *, stored: bool) -> None:
     calls: dict[str, str] = {}
     answered: set[str] = set()
     for index, item in enumerate(items):
-        where, kind = f"input[{index}]", item.get("type", "message")
+        where, kind = f"input[{index}]", str(item.get("type", "message"))
         _check_id(item, kind, where, stored)
         if kind in ("function_call", "custom_tool_call"):
             _check_call(item, kind, where, calls)

@@ -200,7 +200,10 @@ class WireServer:
             refuse("the body is no JSON object")
         if self._api_key is not None and self._api_key not in self._dialect.keys_in(request.headers):
             refuse(f"the API key is not the right one; it is expected in the header {self._dialect.key_headers[0]}", kind="auth")
-        self._dialect.check(request.body, request.model, request.headers)
+        try:
+            self._dialect.check(request.body, request.model, request.headers)
+        except (TypeError, ValueError, AttributeError, LookupError) as error:  # something of a type that nobody thought of
+            refuse(f"the body does not have the shape of a {self.wire} request ({type(error).__name__}: {error})")
         if self._taken == len(self._replies):
             refuse(f"the script has no reply for request {request.number}: all {self._taken} of its replies were taken; add one")
         self._taken += 1
