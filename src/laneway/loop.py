@@ -378,6 +378,7 @@ class _Run:
         self._thinking_level: ThinkingLevel = config.thinking_level
         self._new: list[AgentMessage] = []
         self._declarer, self._projection = ToolDeclarer(), Projection()
+        self._declared: list[AgentTool] | None = None  # the tools that the transcript declares by now
         # Where no hook can reach the running context, it only grows, and its past need not be compared turn by turn.
         self._append_only = not (
             config.prepare_request or config.prepare_next_turn or config.finish_turn or config.before_tool_call or config.after_tool_call
@@ -404,7 +405,11 @@ class _Run:
     async def add(self, messages: list[AgentMessage]) -> None:
         """Put messages into the transcript, with a system message where the tools changed."""
         context = self._context
-        for message in self._declarer.declare(context.messages, context.tools, messages, append_only=self._append_only):
+        if not messages and self._append_only and self._declared == context.tools:
+            return
+        declared = self._declarer.declare(context.messages, context.tools, messages, append_only=self._append_only)
+        self._declared = list(context.tools)
+        for message in declared:
             await self.emit(MessageStart(message=message))
             context.messages.append(message)
             self._new.append(message)

@@ -13,7 +13,7 @@ import msgspec
 from laneway.abort import AbortSignal, being_cancelled, soon
 from laneway.events import BlockEvent, StreamDone, StreamError, StreamStart
 from laneway.llm._writer import describe, kind_of
-from laneway.llm.base import Model, ProviderFailure, StreamFn, StreamOptions, Transcript
+from laneway.llm.base import AssistantStream, Model, ProviderFailure, ReaderFailed, StreamFn, StreamOptions, Transcript
 from laneway.messages import AssistantMessage, ErrorInfo, ToolCall
 
 OnEvent: TypeAlias = Callable[[StreamStart | BlockEvent], Awaitable[None]]
@@ -47,27 +47,32 @@ async def respond(
     try:
         opened = stream_fn(model, transcript, options)
         stream = opened if hasattr(opened, "__aiter__") else await guard.wait(cast("Awaitable[Any]", opened))
+        if type(stream) is AssistantStream:
+            final = await stream.feed(on_event, guard)
+            stream = None  # it ended by itself
+            return _final(final, signal)
         step = stream.__aiter__().__anext__
         while True:
             guard.waiting = True  # what guard.wait() does, without a coroutine of its own per event
             event: Any = await step()
             guard.waiting = False
-            kind = type(event)  # pyright: ignore[reportUnknownVariableType] - per delta, and exact types are several times cheaper than isinstance
-            if kind is StreamDone or kind is StreamError:
+            if isinstance(event, (StreamDone, StreamError)):
                 stream = None  # it ended by itself
                 return _final(event.message, signal)
             last = event.partial
             try:
                 await on_event(event)
             except Exception as error:
-                raise _Foreign(error) from error
-    except _Foreign as foreign:
-        raise foreign.error from foreign.error.__cause__
+                raise ReaderFailed(error) from error
+    except ReaderFailed as failed:
+        raise failed.error from failed.error.__cause__
     except StopAsyncIteration:
         return _settle(last or _empty(model), ProviderFailure("the stream ended without a terminal event", kind="incomplete"), signal)
     except Exception as error:
         return _settle(last or _empty(model), error, signal)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
+        if type(stream) is AssistantStream:
+            last = stream.settled(error, aborted=True)  # it kept what had arrived
         if guard.took_back():
             assert signal is not None
             return _settle(last or _empty(model), ProviderFailure(_abort_text(signal)), signal)
@@ -81,13 +86,6 @@ async def respond(
         guard.took_back()  # a stream may answer the cut with its last word; the task is not to stay cancelled for it
         if own:
             guard.close()
-
-
-class _Foreign(Exception):
-    """Carries what `on_event` raised past the handling of a provider's exceptions."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 async def _close(stream: Any, guard: StreamGuard) -> None:

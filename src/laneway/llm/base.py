@@ -144,6 +144,19 @@ _NO_END = "the stream ended without a terminal event"
 _CLOSED = "the stream was closed before the response ended"
 
 
+class StreamWaiting(Protocol):
+    """What an engine looks at to know whether a stream or one of its own listeners is slow."""
+
+    waiting: bool
+
+
+class ReaderFailed(Exception):
+    """Carries what the reader of a stream raised past the handling of the provider's exceptions."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class AssistantStream:
     """One response as it arrives: iterate it for events, or just `await result()`; `aclose()` (or leaving `async with`) drops it.
 
@@ -185,24 +198,58 @@ class AssistantStream:
         self._running = True
         try:
             event: Any = await self._next()
-        except StopAsyncIteration:
-            event = StreamError(message=self._fallback(ProviderFailure(_NO_END, kind="incomplete"), self._aborted()))
-        except asyncio.CancelledError:
-            event = StreamError(message=self._fallback(ProviderFailure(_CLOSED, kind="incomplete"), True))
-            if not self._take_back_interruption():
-                self._running = False
-                await self._settle(event.message)
-                raise
-        except Exception as error:
-            event = StreamError(message=self._fallback(error, self._aborted()))
-        except BaseException:
-            self._running = False
-            raise
+        except BaseException as error:
+            event = await self._failed(error)
         self._running = False
         kind = type(event)  # pyright: ignore[reportUnknownVariableType] - exact types are several times cheaper than isinstance here
         if kind is StreamDone or kind is StreamError:
             await self._settle(event.message)
         return event
+
+    async def feed(self, on_event: Callable[[Any], Awaitable[None]], waiting: StreamWaiting) -> AssistantMessage:
+        """Iterate to the end for an engine and return the final message: `on_event` is awaited for each event before the last.
+
+        `waiting.waiting` is True while the stream is waited for, and False while `on_event` is. Like iterating, without a coroutine per event.
+
+        Raises:
+            ReaderFailed: what `on_event` raised is its cause.
+            asyncio.CancelledError: the task was cancelled.
+        """
+        self._reader = asyncio.current_task()
+        while True:
+            if self._message is not None:  # `aclose()` in another task, while `on_event` was awaited
+                return self._message
+            if self._running:
+                self._refuse()
+            self._running = waiting.waiting = True
+            try:
+                event: Any = await self._next()
+            except BaseException as error:
+                event = await self._failed(error)
+            self._running = waiting.waiting = False
+            kind = type(event)  # pyright: ignore[reportUnknownVariableType] - as above
+            if kind is StreamDone or kind is StreamError:
+                await self._settle(event.message)
+                return event.message
+            try:
+                await on_event(event)
+            except Exception as error:
+                raise ReaderFailed(error) from error
+
+    async def _failed(self, error: BaseException) -> StreamError:
+        """Turn what the source raised into the last event, or raise what is not the source's."""
+        if isinstance(error, StopAsyncIteration):
+            return StreamError(message=self._fallback(ProviderFailure(_NO_END, kind="incomplete"), self._aborted()))
+        if isinstance(error, asyncio.CancelledError):
+            event = StreamError(message=self._fallback(ProviderFailure(_CLOSED, kind="incomplete"), True))
+            if self._take_back_interruption():
+                return event
+            self._running = False
+            await self._settle(event.message)
+        elif isinstance(error, Exception):
+            return StreamError(message=self._fallback(error, self._aborted()))
+        self._running = False
+        raise error
 
     def _refuse(self) -> None:
         if self._message is not None:
