@@ -3,7 +3,7 @@
     python benchmarks/bench_decode.py [--chunks 20000] [--repeats 7]
 
 Prints one line per workload with the median CPU time, the floor's, and their ratio; all from one run, alternating. With the vendor's SDK
-installed (`openai`) its decoding of the same bytes is measured too.
+installed (`openai`; `botocore` for Bedrock's binary frames) its decoding of the same bytes is measured too.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ import json
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from struct import pack
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
 from laneway.llm._sse import SseDecoder
 from laneway.llm._writer import StreamWriter
 from laneway.llm.base import Model
+from laneway.llm.wire.bedrock_converse import Decoder as BedrockDecoder
+from laneway.llm.wire.bedrock_converse._events import decode_delta
+from laneway.llm.wire.bedrock_converse._frames import FrameDecoder
 from laneway.llm.wire.openai_chat import ChatCompat, Decoder
 from laneway.llm.wire.openai_chat._chunks import decode_chunk
 
@@ -105,6 +110,104 @@ def sdk(body: bytes) -> int:
     return asyncio.run(run())
 
 
+# ---------------------------------------------------------------------------------------------------- Bedrock
+
+
+BEDROCK = Model(id="anthropic.claude-bench", provider="bench", api="bedrock_converse", base_url="http://127.0.0.1:1")
+
+
+def frames_body(chunks: int, *, call: bool = False) -> bytes:
+    """A response of text or argument deltas in frames, padded as the service pads them."""
+    start = {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": "tooluse_1", "name": "write"}}}
+    inputs = ('{"path":"a"', *(" " * 10 for _ in range(chunks - 2)), "}")
+    deltas = ({"toolUse": {"input": text}} for text in inputs) if call else ({"text": f" word{i % 10}"} for i in range(chunks))
+    events = [_frame("contentBlockStart", start)] if call else []
+    padding = "abcdefghijklmnopqrstuvwxyz0123456789"
+    for i, delta in enumerate(deltas):
+        events.append(_frame("contentBlockDelta", {"contentBlockIndex": 0, "delta": delta, "p": padding[: 5 + i % 30]}))
+    usage = {"usage": {"inputTokens": 10, "outputTokens": chunks, "totalTokens": chunks + 10}, "metrics": {"latencyMs": 1}}
+    reason = {"stopReason": "tool_use" if call else "end_turn"}
+    return b"".join([*events, _frame("contentBlockStop", {"contentBlockIndex": 0}), _frame("messageStop", reason), _frame("metadata", usage)])
+
+
+def _frame(name: str, content: dict[str, Any]) -> bytes:
+    headers = b"".join(
+        bytes([len(key)]) + key.encode() + b"\x07" + pack(">H", len(value)) + value.encode()
+        for key, value in ((":event-type", name), (":content-type", "application/json"), (":message-type", "event"))
+    )
+    payload = json.dumps(content, separators=(",", ":")).encode()
+    lengths = pack(">II", 16 + len(headers) + len(payload), len(headers))
+    before = lengths + pack(">I", crc32(lengths)) + headers + payload
+    return before + pack(">I", crc32(before))
+
+
+def frames_floor(body: bytes, decode: Callable[[bytes], Any] = msgspec.json.decode) -> int:
+    """Split into frames, checksums checked, and decode the JSON, nothing else."""
+    frames = FrameDecoder()
+    seen = 0
+    for piece in pieces(body):
+        for event in frames.feed(piece):
+            decode(event.data)
+            seen += 1
+    return seen
+
+
+def laneway_frames(body: bytes, look_every: int = 0) -> int:
+    """Bytes to assistant events."""
+    frames, writer = FrameDecoder(), StreamWriter(BEDROCK)
+    decoder = BedrockDecoder(BEDROCK, writer)
+    seen = 0
+    for piece in pieces(body):
+        for event in frames.feed(piece):
+            for _ in decoder.feed(event.data, event.event):
+                seen += 1
+                if look_every and seen % look_every == 0:
+                    len(writer.partial.content)
+    return seen + len(decoder.finish())
+
+
+class _Arriving:
+    """A body as botocore reads it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> Iterator[bytes]:
+        """The pieces."""
+        return pieces(self._body)
+
+
+def botocore_frames() -> Callable[[bytes], int] | None:
+    """Return botocore's decoding of the same bytes into its events; None if it is not installed."""
+    try:
+        from botocore.eventstream import EventStream
+        from botocore.parsers import create_parser
+        from botocore.session import Session
+    except ImportError:
+        return None
+    shape = Session().get_service_model("bedrock-runtime").operation_model("ConverseStream").get_event_stream_output()
+    parser = create_parser("rest-json")._event_stream_parser
+    return lambda body: sum(1 for _ in EventStream(_Arriving(body), shape, parser, "ConverseStream"))
+
+
+def bench_frames(chunks: int, repeats: int) -> None:
+    """Bedrock's frames: text and tool arguments."""
+    theirs = botocore_frames()
+    for title, body in (("frames of text", frames_body(chunks)), ("frames of arguments", frames_body(chunks, call=True))):
+        functions: dict[str, Callable[[], Any]] = {
+            "frame split + msgspec decode": lambda body=body: frames_floor(body),
+            "frame split + typed decode": lambda body=body: frames_floor(body, decode_delta),
+            "laneway": lambda body=body: laneway_frames(body),
+            "laneway, partial read each 100th": lambda body=body: laneway_frames(body, 100),
+        }
+        if theirs is not None:
+            functions["botocore"] = lambda body=body: theirs(body)
+        report(title, measure(functions, repeats), "frame split + msgspec decode", chunks)
+
+
+# ---------------------------------------------------------------------------------------------------- measuring
+
+
 def measure(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Median seconds of each, run alternately."""
     times: dict[str, list[float]] = {name: [] for name in functions}
@@ -157,6 +260,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     bench_decode(arguments.chunks, arguments.repeats)
+    bench_frames(arguments.chunks, arguments.repeats)
     bench_growth(arguments.chunks, arguments.repeats)
 
 
