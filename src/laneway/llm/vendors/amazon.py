@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from laneway.errors import ModelError
 from laneway.llm._auth import Auth, AuthRequest, authorise_plainly, env_value
 from laneway.llm._provider import Provider, Setting
+from laneway.llm.base import Model
 from laneway.llm.catalog import shard
 
 _URL = "https://bedrock-runtime.{region}.amazonaws.com"
@@ -61,8 +64,26 @@ def _bedrock(request: AuthRequest) -> Auth | None:
     return replace(auth, env={**given, **auth.env}, base_url=url)
 
 
+_GEOGRAPHIES = ("us.", "eu.", "", "global.")
+"""Whose data a model of another geography has, best first: profiles of a geography cost the same in most of them."""
+
+
+class _Bedrock(Provider):
+    """Ids that the list does not have are other geographies' (`au.…`), or ARNs; where one names a model of the list, its data are known."""
+
+    def model(self, model_id: str, **fields: Any) -> Model:
+        """Return a model of this provider; what is not given is a listed relative's, else the provider's."""
+        name = model_id.rpartition("/")[2]
+        bare = re.sub(r"\A(?:[a-z-]+\.)(?=[a-z0-9-]+\.)", "", name)
+        listed = {model.id: model for model in self.models()}
+        found = next((listed[known] for known in (name, *(area + bare for area in _GEOGRAPHIES)) if known in listed), None)
+        if found is None or fields:
+            return super().model(model_id, **fields)
+        return replace(found, id=model_id, provider=self.id, api=self.api, base_url=self.base_url)
+
+
 PROVIDERS = (
-    Provider(
+    _Bedrock(
         id="bedrock",
         name="Amazon Bedrock",
         api="bedrock_converse",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from laneway.abort import AbortController
 from laneway.llm import MemoryCredentialStore, Models
 from laneway.llm._auth import authorise
 from laneway.llm._credentials import Credential
@@ -300,17 +300,15 @@ async def test_credentials_that_cannot_be_used_are_an_error(files: dict[str, str
 
 async def test_an_abort_does_not_wait_for_credentials(tmp_path: Path) -> None:
     """05 sc. 40: whoever gives them may take long."""
-    from laneway.abort import AbortController
-
-    write_files(Path.home(), config=f"[default]\ncredential_process = {sys.executable} -c import(time).sleep(1)\n")
+    script = tmp_path / "slow.py"
+    script.write_text("import time\ntime.sleep(1)\nprint('{}')\n")
+    write_files(Path.home(), config=f"[default]\ncredential_process = {sys.executable} {script}\n")
     controller = AbortController()
-    before = threading.active_count()
-    asyncio.get_running_loop().call_later(0.05, controller.abort, "enough")
+    asyncio.get_running_loop().call_later(0.1, controller.abort, "enough")
     async with Loopback([reply(*HELLO)]) as server:
         message = await ask(bedrock(server), signal=controller.signal)
         assert server.requests == []
     assert message.stop_reason == "aborted"
-    assert threading.active_count() <= before + 2
 
 
 # ---------------------------------------------------------------------------------------------------- the vendor
@@ -332,6 +330,25 @@ def test_the_vendor_s_url_follows_the_region() -> None:
         assert auth is not None
         assert auth.base_url == expected
     assert authorise(provider, env={}) is None
+
+
+@pytest.mark.parametrize(
+    "model_id",
+    [
+        "au.anthropic.claude-opus-4-8", "us-gov.anthropic.claude-opus-4-8",
+        "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-opus-4-8",
+        "arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-opus-4-8",
+    ],
+)  # fmt: skip
+def test_ids_that_name_a_listed_model_have_its_data(model_id: str) -> None:
+    """Other geographies, ARNs: limits and prices are known; a profile of one's own is what its owner says."""
+    models = Models(credentials=MemoryCredentialStore())
+    found = models.model(f"bedrock/{model_id}")
+    listed = models.model("bedrock/us.anthropic.claude-opus-4-8")
+    assert (found.id, found.api, found.reasoning, found.context_window) == (model_id, "bedrock_converse", True, listed.context_window)
+    assert found.cost.output == (25 if "foundation" in model_id else listed.cost.output)
+    own = models.model("bedrock/arn:aws:bedrock:us-east-1:1:application-inference-profile/ab12")
+    assert (own.context_window, own.reasoning) == (0, False)
 
 
 def test_the_vendor_says_what_is_missing(no_credentials: pytest.MonkeyPatch) -> None:

@@ -67,11 +67,11 @@ FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (rf"claude-(?:sonnet|opus)-4-[6-9](?!\d)|{_NEW_CLAUDE}", {"thinking": "adaptive"}),
     (rf"claude-opus-4-[7-9](?!\d)|{_NEW_CLAUDE}", {"supports_temperature": False}),
     (r"claude-(?:haiku|sonnet|opus)-4-[56](?!\d)", {"supports_strict_tools": True}),
-    (r"nova", {"supports_result_status": True, "supports_result_images": True, "plain_schemas": True}),
-    (r"nova-2", {"thinking": "nova"}),
-    (r"gpt", {"thinking": "effort", "thoughts": "encrypted"}),
-    (r"gpt-oss", {"thinking": "flat_effort", "thoughts": "plain"}),
-    (r"moonshot|kimi", {"thinking": "flat_effort"}),
+    (r"\bnova-", {"supports_result_status": True, "supports_result_images": True, "plain_schemas": True}),
+    (r"\bnova-2", {"thinking": "nova"}),
+    (r"\bgpt-", {"thinking": "effort", "thoughts": "encrypted"}),
+    (r"\bgpt-oss", {"thinking": "flat_effort", "thoughts": "plain"}),
+    (r"moonshot|\bkimi-", {"thinking": "flat_effort"}),
 )  # fmt: skip
 """Patterns that are looked for in a model's id, and what differs from the defaults. All that match count, later ones win."""
 _FAMILIES = tuple((re.compile(pattern), flags) for pattern, flags in FAMILIES)
