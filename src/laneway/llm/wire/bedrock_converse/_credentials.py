@@ -96,8 +96,9 @@ def find_credentials(
 ) -> Credentials | None:  # fmt: skip
     """Return credentials that are valid now, None if there are none. Blocking: files, processes and metadata services are asked.
 
-    Keys in the environment are used as they are, unless the request itself names a profile. With `optional`, nothing is searched for where
-    nothing says that there might be credentials.
+    Keys in the environment are used as they are, unless the request itself names a profile. What botocore alone reads (the variables of roles,
+    web identities and containers) it reads from the process's own environment. With `optional`, nothing is searched for where nothing says
+    that there might be credentials.
 
     Raises:
         ProviderFailure: botocore is not installed, or the credentials that are configured cannot be used.
