@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from laneway.harness import _inbox, keys
+from laneway.harness._answers import refuse_second_results
 from laneway.harness._compaction import Preparation
 from laneway.harness._events import CompactionStart, HarnessEvent, NavigationStart, RunStart
 from laneway.harness._line import Commit, Done
@@ -206,6 +207,7 @@ class _Prompt(_Acceptance):
         taken = _inbox.at_acceptance(lane.inbox, environment.steering_mode, environment.follow_up_mode)
         if not self.messages and all(item.kind == "write" for item in taken):
             raise InvalidMessage("empty")
+        await refuse_second_results(line, lane, self.messages, mutation)
         placement = await place(line, lane, taken, mutation)
         prompt_ids = [line.runtime.session.ids.new() for _ in self.messages]
         for entry_id, message in zip(prompt_ids, self.messages, strict=True):

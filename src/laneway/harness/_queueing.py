@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from laneway.harness import _inbox, keys
+from laneway.harness._answers import refuse_second_results
 from laneway.harness._events import HarnessEvent
 from laneway.harness._line import Commit, Decision, Done, Return
 from laneway.harness._placing import added, place, queue_update
-from laneway.harness.keys import Payload
+from laneway.harness.keys import Payload, QueuedMessage
 from laneway.harness.state import LISTED, InboxItem, InboxKind, Lane, Tools
 from laneway.session._mutation import Mutation
 
@@ -34,6 +35,7 @@ async def queued(
     line: Line, lane: Lane, mutation: Mutation, item: InboxItem, payload: Payload, *, interrupt: bool = False
 ) -> Commit[str]:
     """Return the commit that queues an item."""
+    await _refuse(line, lane, payload, mutation)
     after = msgspec.structs.replace(lane, inbox=(*lane.inbox, item))
     listed = len(lane.inbox) < LISTED
     writes = [keys.set_pending(item.entry_id, payload) if listed else keys.set_unlisted(line.name, item, payload)]
@@ -56,6 +58,11 @@ async def queued(
         return item.entry_id
 
     return Commit(writes=[*writes], next=after, value=value, events=lambda _: update)
+
+
+async def _refuse(line: Line, lane: Lane, payload: Payload, mutation: Mutation) -> None:
+    if isinstance(payload, QueuedMessage):
+        await refuse_second_results(line, lane, (payload.message,), mutation)
 
 
 async def cancel(line: Line, entry_id: str) -> Cancelled:
@@ -82,6 +89,7 @@ async def append(line: Line, payload: Payload) -> str:
     async def plan(lane: Lane, mutation: Mutation) -> Decision[str]:
         if lane.operation is not None:
             return await queued(line, lane, mutation, InboxItem(entry_id=entry_id, kind="write"), payload)
+        await _refuse(line, lane, payload, mutation)
         taken = _inbox.writes_only(lane.inbox)
         placement = await place(line, lane, taken, mutation)
         placement.add(entry_id, payload, projects=False)

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from laneway.errors import HarnessClosed, HarnessError
+from laneway.errors import DuplicateToolResult, HarnessClosed, HarnessError
 from laneway.harness.state import OperationKind
 from laneway.messages import AgentMessage, DeferredHandle, ImageContent, decode_message, encode
 
@@ -62,7 +62,7 @@ class LaneBusy(Refused):
         self.lane, self.operation_id, self.kind = lane, operation_id, kind
 
 
-InvalidReason = Literal["empty", "pending_assistant", "images_with_non_user", "unknown_role"]
+InvalidReason = Literal["empty", "pending_assistant", "images_with_non_user", "unknown_role", "duplicate_tool_result"]
 
 
 class InvalidMessage(Refused):
@@ -73,11 +73,20 @@ class InvalidMessage(Refused):
         "pending_assistant": "an assistant message that still streams cannot be stored; wait for its end",
         "images_with_non_user": "images can be attached to text or to a user message only",
         "unknown_role": "the message's role is not known: call register_message() for its type first",
+        "duplicate_tool_result": "a tool call has exactly one result",
     }
 
-    def __init__(self, reason: InvalidReason) -> None:
-        super().__init__(self._TEXTS[reason])
+    def __init__(self, reason: InvalidReason, where: str = "") -> None:
+        super().__init__(f"{where}: {self._TEXTS[reason]}" if where else self._TEXTS[reason])
         self.reason: InvalidReason = reason
+
+
+class DuplicateResult(InvalidMessage, DuplicateToolResult):
+    """The input holds a tool result whose call has one, or is about to get it. Also a `DuplicateToolResult`."""
+
+    def __init__(self, call_id: str, where: str) -> None:
+        super().__init__("duplicate_tool_result", f"tool call {call_id} cannot be answered again, {where}")
+        self.call_id = call_id
 
 
 class UnknownSkill(Refused):

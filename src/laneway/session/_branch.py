@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from laneway.errors import BranchNotFound, DuplicateToolResult, EntryNotFound, SessionError
-from laneway.messages import AgentMessage, AssistantMessage, ToolResultMessage, Usage, UserMessage
+from laneway.messages import AgentMessage, ToolResultMessage, Usage, UserMessage
+from laneway.session._answers import find_call
 from laneway.session._context import EntryProjector, build_context
 from laneway.session._ids import Ids
 from laneway.session._mutation import Mutation
@@ -26,8 +27,6 @@ from laneway.storage.base import (
 
 if TYPE_CHECKING:
     from laneway.session._session import Session
-
-_FIRST_PAGE = 16
 
 
 class Branch:
@@ -156,21 +155,11 @@ class Branch:
         return None if stored is None else stored.value
 
     async def _result_id(self, mutation: Mutation, tip: str | None, result: ToolResultMessage) -> str:
-        """Return an id beside the call's response; walks back to that response, in growing pages."""
-        cursor, page = None, _FIRST_PAGE
-        while tip is not None:
-            scan = BranchScan(start=tip, stop_at_type="compaction", type="message", limit=page, cursor=cursor)
-            entries = await mutation.scan_branch(scan)
-            for entry in entries:
-                message = entry.message if isinstance(entry, MessageEntry) else None
-                if isinstance(message, ToolResultMessage) and message.tool_call_id == result.tool_call_id:
-                    raise DuplicateToolResult(f"tool call {result.tool_call_id} has its result already (entry {entry.id}): a call has exactly one")
-                if isinstance(message, AssistantMessage) and any(call.id == result.tool_call_id for call in message.tool_calls):
-                    return inherit_id(self._session.ids, entry.id)
-            if len(entries) < page:
-                break
-            cursor, page = entries[-1].seq, page * 4
-        return self._session.ids.new()
+        """Return an id beside the call's response."""
+        response_id, result_id = await find_call(mutation.scan_branch, tip, result.tool_call_id)
+        if result_id is not None:
+            raise DuplicateToolResult(f"tool call {result.tool_call_id} has its result already (entry {result_id}): a call has exactly one")
+        return self._session.ids.new() if response_id is None else inherit_id(self._session.ids, response_id)
 
     def _missing(self) -> BranchNotFound:
         return BranchNotFound(f"session {self._session.metadata.id} has no branch {self.name!r}: create it with create_branch()")

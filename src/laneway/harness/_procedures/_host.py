@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from laneway.errors import ToolError
 from laneway.harness import keys
 from laneway.harness._events import ToolUpdate
-from laneway.harness._procedures._results import jsonable
+from laneway.harness._procedures._results import MAX_DETAILS, capped
 from laneway.harness.state import Call, Operation, PendingCall, Tools
 from laneway.messages import ToolCall, ToolResult
 from laneway.storage.base import DeleteValue, SetValue, Write
@@ -34,7 +36,7 @@ class CallHost:
         if not self._open:
             return
         if checkpoint:
-            value = keys.plain(ToolResult(content=partial.content, details=jsonable(partial.details), usage=partial.usage))
+            value = keys.plain(ToolResult(content=partial.content, details=capped(partial.details), usage=partial.usage))
             await self._write([SetValue(keys.PENDING_TOOL_OUTPUT, self._key(), value)])
         if self._open:
             await self.tell(partial)
@@ -60,10 +62,12 @@ class CallHost:
         return None if stored is None else stored.value
 
     async def set_memo(self, name: str, value: Any) -> None:
-        """Store a memo (JSON; None deletes it), durable when this returns."""
+        """Store a memo (JSON of at most 1 MiB; None deletes it), durable when this returns."""
         self._check(name)
         key = self._key(name)
-        write = DeleteValue(keys.OP_TOOL_MEMO, key) if value is None else SetValue(keys.OP_TOOL_MEMO, key, jsonable(value))
+        if len(encoded := msgspec.json.encode(value)) > MAX_DETAILS:
+            raise ToolError(f"the memo {name!r} has {len(encoded)} bytes of JSON; at most {MAX_DETAILS} can be stored: keep a file's path instead")
+        write = DeleteValue(keys.OP_TOOL_MEMO, key) if value is None else SetValue(keys.OP_TOOL_MEMO, key, msgspec.json.decode(encoded))
         if not await self._write([write]):
             raise self._ended()
 

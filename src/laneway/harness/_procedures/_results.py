@@ -35,24 +35,32 @@ from laneway.storage.base import DeleteValue, InsertEntry, InsertUsage, MessageE
 if TYPE_CHECKING:
     from laneway.harness._drive import Drive
 
-MAX_DETAILS = 1024 * 1024  # bytes of JSON
+MAX_DETAILS = 1024 * 1024
+"""Bytes of JSON that are stored of a result's details, a memo, or the payload of a question."""
 INTERRUPTED_MARKER = (
     "[Interrupted: the process ended while this call was running. It may have done all, some or none of its work, and it was not run again.]"
 )
 
 
 def jsonable(value: Any) -> Any:
-    """Return a value as the JSON data that is stored; typed objects become plain ones, something enormous becomes a note of its size.
+    """Return a value as the JSON data that is stored; typed objects become plain ones.
 
     Raises:
         TypeError, ValueError: it cannot be JSON.
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def capped(value: Any) -> Any:
+    """Return a value as `jsonable` does; something enormous, which only a person may look at, becomes a note of its size."""
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) <= MAX_DETAILS // 8):
+        return value
     data = msgspec.json.encode(value)
     if len(data) > MAX_DETAILS:
         return {"omitted": f"{len(data)} bytes of JSON; at most {MAX_DETAILS} are stored"}
-    return msgspec.json.decode(data)
+    return value if isinstance(value, str) else msgspec.json.decode(data)
 
 
 def with_call(state: Leaf, call: Call) -> Tools:

@@ -37,7 +37,7 @@ from laneway.harness._events import RunResume, RunSuspend, ToolStart, ToolSuspen
 from laneway.harness._hooks import AfterTool, BeforeTool, Suspend
 from laneway.harness._line import Invariant, Move
 from laneway.harness._procedures._host import CallHost
-from laneway.harness._procedures._results import holds_checkpoint, interrupted_outcome, jsonable, settle_outcome, suspended_calls, with_call
+from laneway.harness._procedures._results import capped, holds_checkpoint, interrupted_outcome, jsonable, settle_outcome, suspended_calls, with_call
 from laneway.harness.results import Waiting
 from laneway.harness.state import (
     ApprovedCall,
@@ -270,7 +270,7 @@ class _Work:
 
     async def _suspend(self, call: Call, asked: ToolCall, answer: Suspend, args: Any) -> Suspend | Outcome:
         try:
-            args, payload = jsonable(args), jsonable(answer.payload)
+            args, payload = jsonable(args), capped(answer.payload)
         except (TypeError, ValueError) as error:
             return failure(f"The call was not allowed: the question about it cannot be stored ({error}).")
         suspended = SuspendedCall(source_index=call.source_index, result_entry_id=call.result_entry_id, reason=answer.reason, payload=payload)
@@ -459,7 +459,7 @@ def _storable_outcome(outcome: Outcome) -> Outcome:
     if outcome.result.details is None:
         return outcome
     try:
-        details = jsonable(outcome.result.details)
+        details = capped(outcome.result.details)
     except (TypeError, ValueError) as error:
         return failure(f"The tool ran, but its details cannot be stored ({error}).", cut=outcome.cut)
     return Outcome(msgspec.structs.replace(outcome.result, details=details), is_error=outcome.is_error, cut=outcome.cut)
