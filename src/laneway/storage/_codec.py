@@ -8,8 +8,8 @@ is a JSON object as UTF-8 bytes (NUL inside text is the escape `\\u0000`), so a 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -120,28 +120,12 @@ class EncodedCommit(Struct, frozen=True):
 
     writes: list[EncodedWrite]
 
-    @property
-    def size(self) -> int:
-        """How many bytes of JSON it holds."""
-        size = 0
-        for write in self.writes:
-            if isinstance(write, (EncodedValue, EncodedElement)):
-                size += len(write.value)
-            elif isinstance(write, (EncodedEntry, EncodedUsage)):
-                size += len(write.payload)
-        return size
-
     def number(self, next_seq: int) -> list[int]:
         """Return one seq per write, strictly increasing from `next_seq`.
 
         Raises:
             ValueError: an entry that keeps its seq is not above all before it.
         """
-        for write in self.writes:
-            if type(write) is EncodedEntry and write.seq:
-                break
-        else:
-            return list(range(next_seq, next_seq + len(self.writes)))
         seqs: list[int] = []
         for write in self.writes:
             if type(write) is EncodedEntry and write.seq:
@@ -161,6 +145,8 @@ class EncodedCommit(Struct, frozen=True):
                 messages += write.type == "message"
             elif type(write) is EncodedUsage:
                 usage = usage + write.usage
+        if messages == stats.message_count and usage is stats.usage:
+            return stats
         return SessionStats(message_count=messages, usage=usage)
 
 
@@ -223,29 +209,40 @@ def encode_commit(writes: Sequence[Write]) -> EncodedCommit:
         ValueError: a bad id, namespace, key or custom type.
         MessageError: a message that is still "pending", or of an unregistered role.
     """
-    return EncodedCommit([_encode_write(write, index) for index, write in enumerate(writes)])
+    # By exact type: for classes of this kind (with a metaclass), `isinstance` costs as much as the encoding of a small value.
+    return EncodedCommit([_ENCODERS.get(type(write), _encode_by_kind)(write) for write in writes])
 
 
-def _encode_write(write: Write, index: int) -> EncodedWrite:
-    match write:
-        case InsertEntry():
-            return _encode_entry(write.entry, keep_seq=write.keep_seq)
-        case SetValue():
-            namespace, key = address(write.namespace, write.key)
-            data = encode_plain(write.value)
-            return EncodedValue(namespace, key, encode_json(write.value, f"value {namespace}/{key}") if data is None else data)
-        case InsertUsage():
-            return _encode_usage(write.row)
-        case AppendList():
-            namespace, key = address(write.namespace, write.key)
-            data = encode_plain(write.value)
-            return EncodedElement(namespace, key, encode_json(write.value, f"list element {namespace}/{key}") if data is None else data)
-        case DeleteValue():
-            return DeleteValue(*address(write.namespace, write.key))
-        case DeleteList():
-            return DeleteList(*address(write.namespace, write.key))
-        case _:  # pyright: ignore[reportUnnecessaryComparison] - callers may be untyped
-            raise TypeError(f"write {index} of the commit is {type(write).__name__}, which is not a Write")
+def _encode_by_kind(write: Write) -> EncodedWrite:
+    """Encode a write of a subclass of ours; refuse what is no write."""
+    for kind, encode in _ENCODERS.items():
+        if isinstance(write, kind):
+            return encode(write)
+    raise TypeError(f"a commit holds {type(write).__name__}, which is not a Write (nothing was written)")
+
+
+def _encode_insert(write: InsertEntry) -> EncodedWrite:
+    return _encode_entry(write.entry, keep_seq=write.keep_seq)
+
+
+def _encode_value(write: SetValue) -> EncodedWrite:
+    namespace, key = address(write.namespace, write.key)
+    data = encode_plain(write.value)
+    return EncodedValue(namespace, key, encode_json(write.value, f"value {namespace}/{key}") if data is None else data)
+
+
+def _encode_element(write: AppendList) -> EncodedWrite:
+    namespace, key = address(write.namespace, write.key)
+    data = encode_plain(write.value)
+    return EncodedElement(namespace, key, encode_json(write.value, f"list element {namespace}/{key}") if data is None else data)
+
+
+def _encode_delete(write: DeleteValue) -> EncodedWrite:
+    return DeleteValue(*address(write.namespace, write.key))
+
+
+def _encode_delete_list(write: DeleteList) -> EncodedWrite:
+    return DeleteList(*address(write.namespace, write.key))
 
 
 def _encode_entry(entry: Entry, *, keep_seq: bool) -> EncodedEntry:
@@ -364,7 +361,8 @@ def _compare(entry: Entry, row: EncodedEntry, where: str) -> None:
     refuse_deep(row.payload, where)
 
 
-def _encode_usage(row: UsageRow) -> EncodedUsage:
+def _encode_usage(write: InsertUsage) -> EncodedUsage:
+    row = write.row
     if not isinstance(row, UsageRow):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise TypeError(f"InsertUsage takes a UsageRow, not {type(row).__name__}")
     identifier(row.id, "a usage row's id")
@@ -386,6 +384,16 @@ def _encode_usage(row: UsageRow) -> EncodedUsage:
         refuse_unsafe(row, where)
     refuse_deep(payload, where)
     return EncodedUsage(row.id, row.entry_id, payload, read.usage)
+
+
+_ENCODERS: Final[dict[type[Write], Callable[[Any], EncodedWrite]]] = {
+    InsertEntry: _encode_insert,
+    SetValue: _encode_value,
+    InsertUsage: _encode_usage,
+    AppendList: _encode_element,
+    DeleteValue: _encode_delete,
+    DeleteList: _encode_delete_list,
+}
 
 
 # ---------------------------------------------------------------------------------------------------- decoding

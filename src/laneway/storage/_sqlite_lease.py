@@ -48,11 +48,11 @@ class Position(Struct, frozen=True, gc=False):
     usage_count: int = 0
     stats: SessionStats = SessionStats()
 
-    def columns(self) -> Row:
-        """Return what the state's row holds of it."""
+    def columns(self, *others: object) -> Row:
+        """Return what the state's row holds of it, and `others` after that."""
         numbers = (self.next_seq, self.next_segment, self.entry_count, self.usage_count)
         stats = encode_stats(self.stats)
-        return *numbers, stats, checksum(numbers, stats)
+        return *numbers, stats, checksum(numbers, stats), *others
 
 
 def read_position(cursor: sqlite3.Cursor) -> Position:
@@ -75,7 +75,7 @@ class Lease(Struct, frozen=True):
 
     def move_on(self, cursor: sqlite3.Cursor, before: Position, after: Position) -> bool:
         """Write where the session is after a commit, and renew. False if this is not the owner any more."""
-        return cursor.execute(_MOVE_ON, (*after.columns(), *_expiry(self.life), self.fence, before.next_seq)).rowcount == 1
+        return cursor.execute(_MOVE_ON, after.columns(*_expiry(self.life), self.fence, before.next_seq)).rowcount == 1
 
     def renew(self, cursor: sqlite3.Cursor) -> bool:
         """Put the end off. False if this is not the owner any more."""
@@ -138,5 +138,4 @@ def _since_boot() -> int:
 
 
 def _expiry(life: float) -> tuple[int, int]:
-    milliseconds = int(life * 1000)
-    return now_ms() + milliseconds, _since_boot() + milliseconds
+    return int((time.time() + life) * 1000), int((time.monotonic() + life) * 1000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from typing import Any, Final, TypeAlias
 from zlib import crc32
@@ -14,7 +13,6 @@ from laneway.storage.base import EntryNode, EntryType, ListElement, StoredValue
 StoredId: TypeAlias = bytes | str
 Row: TypeAlias = tuple[Any, ...]
 
-_is_uuid: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 
 TYPES: Final[tuple[EntryType, ...]] = ("message", "compaction", "branch_summary", "custom")
 """An entry's type by its number in the file."""
@@ -25,8 +23,14 @@ TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerat
 
 def pack_id(id: str) -> StoredId:
     """Return the form of an id in the file: the 16 bytes of a UUID in its canonical spelling, else the text."""
-    if len(id) == 36 and _is_uuid(id):
-        return bytes.fromhex(id.replace("-", ""))
+    digits = id.replace("-", "")
+    if len(id) == 36 and len(digits) == 32 and id[8] == id[13] == id[18] == id[23] == "-":
+        try:
+            packed = bytes.fromhex(digits)
+        except ValueError:
+            return id
+        if packed.hex() == digits:  # in lower case, and nothing else between the digits
+            return packed
     return id
 
 
@@ -68,9 +72,9 @@ NODE_COLUMNS: Final = ENTRY_COLUMNS.removesuffix(", e.payload")
 
 def entry_row(entry: EncodedEntry, id: StoredId, seq: int, parent: int | None, timestamp: int) -> Row:
     """Return the columns of an entry in the order of the table."""
-    number = TYPE_NUMBERS[entry.type]
-    check = checksum((seq, id, parent, timestamp, number, entry.custom_type), entry.payload)
-    return seq, id, parent, timestamp, number, entry.custom_type, check, entry.payload
+    payload = entry.payload
+    columns = (seq, id, parent, timestamp, TYPE_NUMBERS[entry.type], entry.custom_type)
+    return *columns, checksum(columns, payload), payload
 
 
 def read_entry(row: Row) -> EncodedEntry:
@@ -133,11 +137,7 @@ def check_usage_row(row: Row) -> tuple[int, str, str | None, int, bytes]:
 
 def cell_row(namespace: str, key: str, seq: int, value: bytes) -> Row:
     """Return the columns of a cell or list element in the order of their tables."""
-    return namespace, key, seq, _cell_checksum(namespace, key, seq, value), value
-
-
-def _cell_checksum(namespace: str, key: str, seq: int, value: bytes) -> int:
-    return crc32(value, crc32(f"{namespace}\0{key}\0{seq}".encode()))
+    return namespace, key, seq, crc32(value, crc32(f"{namespace}\0{key}\0{seq}".encode())), value
 
 
 def read_value(row: Row) -> StoredValue:
@@ -154,7 +154,7 @@ def read_element(row: Row) -> ListElement:
 
 def _check_cell(row: Row, what: str) -> tuple[str, str, int, Any]:
     namespace, key, seq, check, data = row
-    if type(data) is not bytes or check != _cell_checksum(namespace, key, seq, data):
+    if type(data) is not bytes or check != cell_row(namespace, key, seq, data)[3]:
         raise damaged(f"the {what} {namespace}/{key} at seq {seq}")
     return namespace, key, seq, decode_json(data, f"{what} {namespace}/{key}")
 

@@ -194,14 +194,10 @@ class SqliteSession:
         self._set_position(after)
         self._renewed = time.monotonic()
         self._branches.trim()
-        self._count_log(len(seqs), commit.size)
-        return CommitResult(first_seq=seqs[0] if seqs else before.next_seq, seqs=seqs, timestamp=timestamp, stats=after.stats)
-
-    def _count_log(self, rows: int, size: int) -> None:
-        self._log_pages += 4 + rows + size // PAGE_SIZE
         if self._log_pages >= CHECKPOINT_DUE:
             self._log_pages = 0
             self._later(self._checkpoint)
+        return CommitResult(first_seq=seqs[0] if seqs else before.next_seq, seqs=seqs, timestamp=timestamp, stats=after.stats)
 
     def _checkpoint(self) -> None:
         # What fails here fails again where somebody sees it: in a commit, or when the file is closed.
@@ -220,24 +216,28 @@ class SqliteSession:
 
     def _apply(self, cursor: sqlite3.Cursor, commit: EncodedCommit, seqs: list[int], timestamp: int) -> tuple[int, int]:
         """Write the rows; return how many entries and usage rows they are."""
-        entries = usage_rows = 0
+        entries = usage_rows = size = 0
         execute = cursor.execute
-        for write, seq in zip(commit.writes, seqs, strict=True):
-            match write:
-                case EncodedEntry():
-                    self._insert_entry(cursor, write, seq, write.timestamp if write.seq else timestamp)
-                    entries += 1
-                case EncodedValue():
-                    execute(_SET, cell_row(write.namespace, write.key, seq, write.value))
-                case DeleteValue():
-                    execute(_DELETE, (write.namespace, write.key))
-                case EncodedElement():
-                    execute(_APPEND, cell_row(write.namespace, write.key, seq, write.value))
-                case DeleteList():
-                    execute(_DELETE_LIST, (write.namespace, write.key))
-                case EncodedUsage():
-                    self._insert_usage(cursor, write, seq, timestamp)
-                    usage_rows += 1
+        for write, seq in zip(commit.writes, seqs, strict=True):  # by exact type: this is per write
+            if type(write) is EncodedValue:
+                execute(_SET, cell_row(write.namespace, write.key, seq, write.value))
+                size += len(write.value)
+            elif type(write) is EncodedEntry:
+                self._insert_entry(cursor, write, seq, write.timestamp if write.seq else timestamp)
+                entries += 1
+                size += len(write.payload)
+            elif type(write) is DeleteValue:
+                execute(_DELETE, (write.namespace, write.key))
+            elif type(write) is EncodedElement:
+                execute(_APPEND, cell_row(write.namespace, write.key, seq, write.value))
+                size += len(write.value)
+            elif type(write) is DeleteList:
+                execute(_DELETE_LIST, (write.namespace, write.key))
+            elif type(write) is EncodedUsage:
+                self._insert_usage(cursor, write, seq, timestamp)
+                usage_rows += 1
+                size += len(write.payload)
+        self._log_pages += 2 + len(seqs) + size // PAGE_SIZE
         return entries, usage_rows
 
     def _insert_usage(self, cursor: sqlite3.Cursor, row: EncodedUsage, seq: int, timestamp: int) -> None:
