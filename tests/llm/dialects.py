@@ -1,7 +1,7 @@
 """How each wire says the same conversation: the bytes that its server sends, and where its requests keep what matters.
 
 `DIALECTS` has one entry per wire. `answers` are whole responses as they come over the socket: one with reasoning, a text and two calls at once,
-one that only calls, one that only says something; `cut` is the beginning of a response with a call in it.
+one that only calls, one that only says something; `cut` is the beginning of a response with a call in it, `nameless` has two calls without ids.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Dialect:
     call: bytes
     answer: bytes
     cut: bytes
+    nameless: bytes
     marks: tuple[str, ...]
     ids: str  # a regular expression for the ids of calls in its requests
     content_type: str = "text/event-stream"
@@ -78,6 +79,7 @@ def _chat() -> Dialect:
         call=sse(one, *end),
         answer=sse(chat.chunk(reasoning_content="hm"), chat.chunk("Done."), chat.chunk(finish="stop"), "[DONE]"),
         cut=sse(chat.chunk("I wr"), chat.tools(chat.fragment('{"path": "no', index=0, call_id="call_9", name="write"))),
+        nameless=sse(chat.tools(chat.fragment(READ, index=0, name="read"), chat.fragment(READ, index=1, name="read")), *end),
         marks=(SECRET, SIGNATURE, SEALED),
         ids=r"[A-Za-z0-9_-]{1,40}",
         in_place={"supports_mid_convo_system_messages": True, "supports_mid_convo_tool_additions": True},
@@ -104,6 +106,7 @@ def _anthropic() -> Dialect:
             anthropic.start(), anthropic.block(0, "text"), anthropic.text("I wr"), anthropic.end(),
             anthropic.block(1, "tool_use", id="toolu_9", name="write"), anthropic.arguments('{"path": "no', 1),
         ),
+        nameless=anthropic.wire(anthropic.start(), *anthropic.called("read", READ, ""), *anthropic.called("read", READ, "", 1), *end),
         marks=(SECRET, SIGNATURE, SEALED),
         ids=r"[A-Za-z0-9_-]{1,64}",
         in_place={"supports_mid_convo_system_messages": True, "supports_mid_convo_tool_changes": True},
@@ -135,6 +138,7 @@ def _responses(api: str, model_id: str, base_url: str) -> Dialect:
         call=responses.wire(responses.created(), *responses.called(READ, call_id="call_abc", item_id="fc_3"), responses.completed()),
         answer=responses.wire(*responses.said("Done.")),
         cut=responses.wire(responses.created(), responses.added(partial), responses.arguments('{"path": "no')),
+        nameless=responses.wire(*responses.called(READ, call_id=""), *responses.called(READ, 1, call_id=""), responses.completed()),
         marks=(SECRET, SIGNATURE, SEALED, "rs_1", "rs_2", "msg_7", "fc_1"),
         ids=r"[A-Za-z0-9_-]{1,64}",
         in_place={"supports_mid_convo_system_messages": True, "supports_additional_tools": True},
@@ -154,6 +158,7 @@ def _google(api: str, provider: str, base_url: str) -> Dialect:
         call=sse(google.chunk(google.call("read", json.loads(READ), call_id="fn-1")), google.stop()),
         answer=sse(google.chunk("Done."), google.stop()),
         cut=sse(google.chunk("I wr"), google.chunk(google.call("write", {"path": "no"}, call_id="fn-9"))),
+        nameless=sse(google.chunk(google.call("read"), google.call("read")), google.stop()),
         marks=(SECRET, SIGNATURE, SEALED),
         ids=r"[A-Za-z0-9_-]{1,64}",
     )
@@ -171,6 +176,9 @@ def _mistral() -> Dialect:
         call=sse(mistral.calls(mistral.call("read", READ, call_id="abc123XYZ")), mistral.stop("tool_calls"), "[DONE]"),
         answer=sse(mistral.chunk("Done."), mistral.stop(), "[DONE]"),
         cut=sse(mistral.chunk("I wr"), mistral.calls(mistral.call("write", '{"path": "no', call_id="cutcutcut"))),
+        nameless=sse(
+            mistral.calls(mistral.call("read", READ, call_id="null"), mistral.call("read", READ, call_id=None, index=1)), mistral.stop("tool_calls")
+        ),
         marks=(SECRET, SIGNATURE),
         ids=r"[A-Za-z0-9]{9}",
     )
@@ -219,6 +227,7 @@ def _bedrock() -> Dialect:
         call=begin + call(0, "read", READ, "tooluse_2") + stop(0) + end("tool_use"),
         answer=begin + delta(0, text="Done.") + stop(0) + end("end_turn"),
         cut=begin + delta(0, text="I wr") + stop(0) + call(1, "write", '{"path": "no', "tooluse_9"),
+        nameless=begin + call(0, "read", READ, "") + stop(0) + call(1, "read", READ, "") + stop(1) + end("tool_use"),
         marks=(SECRET, SIGNATURE, SEALED),
         ids=r"[A-Za-z0-9_-]{1,64}",
         content_type="application/vnd.amazon.eventstream",

@@ -271,6 +271,25 @@ def test_there_and_back_again(author: str, reader: str) -> None:
     assert len(set(ids)) == len(ids) == 8
 
 
+# ---------------------------------------------------------------------------------------------------- ids that have to be made
+
+
+@pytest.mark.parametrize("author", WIRES)
+def test_a_call_without_an_id_gets_one_from_its_place_in_the_conversation(author: str) -> None:
+    """05 §11.24, B46: no clock is in it, so a response decoded again has the same ids; the same response later in the conversation has others."""
+    body = DIALECTS[author].nameless
+    messages: list[Message] = [START, _user("Read.")]
+
+    def ids(*before: Message) -> list[str]:
+        return [call.id for call in asyncio.run(_ask(author, body, list(before))).tool_calls]
+
+    first = ids(*messages)
+    assert len(set(first)) == 2
+    assert all(first)
+    assert ids(*messages) == first
+    assert not {*ids(*messages, _user("More."))} & {*first}
+
+
 # ---------------------------------------------------------------------------------------------------- another process
 
 _PROGRAM = """

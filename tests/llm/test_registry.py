@@ -319,6 +319,19 @@ async def test_a_local_server_of_a_known_vendor_needs_no_key(models: Models) -> 
         assert (await models.stream(model, HELLO).result()).text == "hi"
 
 
+@pytest.mark.parametrize("header", ["Authorization", "api-key", "X-Api-Key", "x-goog-api-key", "cf-aig-authorization"])
+async def test_a_header_that_authorises_stands_for_a_key(models: Models, header: str) -> None:
+    """05 §4.1, 4.2: whoever brings the header needs no key (Azure's is `api-key`); the request is made, here up to its body."""
+
+    def stop(_body: dict[str, Any], _model: Model) -> None:
+        raise ValueError("got as far as the body")
+
+    model = replace(models.model("azure/gpt-5"), base_url="https://resource.openai.azure.com", headers={header: "mine"})
+    message = await failed(models, model, StreamOptions(on_payload=stop))
+    expected = "got as far as the body" if header.lower() in ("authorization", "api-key") else "no API key for azure"
+    assert expected in str(message.error_message)
+
+
 async def test_a_model_that_nobody_registered_is_asked_by_its_own_facts(models: Models) -> None:
     """A `Model` is pure data: with a wire and a URL it needs no registry entry; no key is guessed for it."""
     async with Loopback([sse_reply(chunk("hi"), chunk(finish="stop"))]) as server:

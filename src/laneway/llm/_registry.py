@@ -376,6 +376,10 @@ def _complete(provider: Provider | None, model: Model) -> Model:
     )
 
 
+_KEY_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key", "cf-aig-authorization"})
+"""Headers that authorise a request by themselves, whichever wire it goes over."""
+
+
 def _authorised(provider: Provider | None, model: Model, options: StreamOptions, auth: Auth | None) -> tuple[Model, StreamOptions]:
     """Lay the authorisation under the model and the options.
 
@@ -388,7 +392,7 @@ def _authorised(provider: Provider | None, model: Model, options: StreamOptions,
         from laneway.llm._http import is_local
 
         given = {name.lower() for name, value in {**model.headers, **(options.headers or {})}.items() if value}
-        if provider.key_optional or given & {"authorization", "x-api-key", "x-goog-api-key", "cf-aig-authorization"} or is_local(model.base_url):
+        if provider.key_optional or given & _KEY_HEADERS or is_local(model.base_url):
             return model, options
         raise ProviderFailure(missing_key(provider), kind="auth")
     if auth.base_url and model.base_url == provider.base_url:

@@ -38,7 +38,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
                 **authorization,
                 **affinity_headers(options, compat),
             },
-            decoder=Decoder(model, compat, writer, names=tool_name_map(_all_tools(taken))),
+            decoder=Decoder(model, compat, writer, names=tool_name_map(_all_tools(taken)), turn=len(taken.messages)),
         )
 
     return stream_events(model, options, writer, prepare)

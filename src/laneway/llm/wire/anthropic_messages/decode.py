@@ -46,15 +46,18 @@ class Decoder:
 
     `feed` every event's data, then `finish`. Both return the events that came of it and raise `ProviderFailure` for a response
     that failed; what had been collected by then is in the writer. Several blocks may be open at once; each ends when the server says
-    so. `names` maps a tool's name on the wire to its real one.
+    so. `names` maps a tool's name on the wire to its real one; `turn` is how many messages come before the response, for ids that have to be made.
     """
 
-    def __init__(self, model: Model, compat: AnthropicCompat, writer: StreamWriter, *, names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, model: Model, compat: AnthropicCompat, writer: StreamWriter, *, names: Mapping[str, str] | None = None, turn: int = 0
+    ) -> None:
         self.writer = writer
         self._model = model
         self._priced = model
         self._compat = compat
         self._names = names or {}
+        self._turn = turn
         self._open: dict[int, _Block] = {}
         self._ids: set[str] = set()
         self._ignored: set[str] = set()
@@ -201,8 +204,7 @@ class Decoder:
     def _start_call(self, index: int, block: dict[str, Any]) -> None:
         given, name = as_str(block.get("id")) or "", as_str(block.get("name")) or ""
         if not given or given in self._ids:
-            partial = self.writer.partial
-            given = f"toolu_{short_hash(f'{partial.response_id}|{partial.timestamp}|{len(self._ids)}|{name}', 20)}"
+            given = f"toolu_{short_hash(f'{self.writer.partial.response_id}|{self._turn}|{len(self._ids)}|{name}', 20)}"
         self._ids.add(given)
         self._open[index] = _Block("call", self.writer.open_call(given, self._names.get(name, name)), block.get("input"))
 

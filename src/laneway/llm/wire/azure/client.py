@@ -23,7 +23,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
         authorization = _authorization(model, options, resolve_compat(model))
         body = encode(model, taken, options)
         declared = [tool for message in system_messages(taken.messages) for tool in message.tools_added or ()]
-        decoder = Decoder(model, writer, names=tool_name_map(declared), service_tier=body.get("service_tier"))
+        decoder = Decoder(model, writer, names=tool_name_map(declared), service_tier=body.get("service_tier"), turn=len(taken.messages))
         return Prepared(url=url, body=body, headers=authorization, decoder=decoder)
 
     return stream_events(model, options, writer, prepare)

@@ -38,7 +38,7 @@ def make_writer(model: Model, options: StreamOptions) -> UsageWriter:
 def make_decoder(model: Model, transcript: Transcript, writer: UsageWriter) -> Decoder:
     """Return the decoder of a response. It knows every tool that was ever declared: the model may still call one that has just been removed."""
     tools = [tool for message in system_messages(transcript.messages) for tool in message.tools_added or ()]
-    return Decoder(model, writer, names=tool_name_map(tools))
+    return Decoder(model, writer, names=tool_name_map(tools), turn=len(transcript.messages))
 
 
 def model_path(model_id: str, collection: str) -> str:

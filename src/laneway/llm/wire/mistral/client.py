@@ -28,7 +28,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
             url=_url(model),
             body=encode(model, taken, options),
             headers={**_authorization(model, options), **affinity_headers(options)},
-            decoder=Decoder(model, writer, names=tool_name_map(_all_tools(taken))),
+            decoder=Decoder(model, writer, names=tool_name_map(_all_tools(taken)), turn=len(taken.messages)),
         )
 
     return stream_events(model, options, writer, prepare)

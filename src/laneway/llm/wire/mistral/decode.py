@@ -39,13 +39,15 @@ class Decoder:
 
     `feed` every event's data, then `finish`. Both return the events that came of it and raise `ProviderFailure` for a response
     that failed; what had been collected by then is in the writer. One block of text or thinking is open at a time; calls stay open until the
-    end. `names` maps a tool's name on the wire to its real one.
+    end. `names` maps a tool's name on the wire to its real one;
+    `turn` is how many messages come before the response, for ids that have to be made.
     """
 
-    def __init__(self, model: Model, writer: StreamWriter, *, names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, model: Model, writer: StreamWriter, *, names: Mapping[str, str] | None = None, turn: int = 0) -> None:
         self.writer = writer
         self._model = model
         self._names = names or {}
+        self._turn = turn
         self._block: int | None = None
         self._thinking = False  # what kind the open block is of
         self._calls: list[_Call] = []
@@ -207,9 +209,9 @@ class Decoder:
         return call
 
     def _generate(self, name: str) -> str:
-        """Return an id of the protocol's length that depends on the response alone."""
+        """Return an id of the protocol's length that depends on the response and its place in the conversation alone."""
         number = len(self._calls)
-        while (made := short_hash(f"{self.writer.partial.response_id}|{number}|{name}", 9)) in self._ids:
+        while (made := short_hash(f"{self.writer.partial.response_id}|{self._turn}|{number}|{name}", 9)) in self._ids:
             number += 1
         return made
 

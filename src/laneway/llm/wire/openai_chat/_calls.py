@@ -31,12 +31,14 @@ class CallAssembler:
     """Assigns each fragment to its call: by index; where the server gives none, by id; else to the last call.
 
     Servers leave out the index or the id, use an index again for the next call, repeat one call under several indexes, and use
-    one id for several calls. Every call gets an id of its own that is not empty; a generated one depends on the response alone.
+    one id for several calls. Every call gets an id of its own that is not empty; a generated one depends on the response and its place
+    in the conversation alone (`turn`: how many messages come before it).
     """
 
-    def __init__(self, writer: StreamWriter, names: Mapping[str, str]) -> None:
+    def __init__(self, writer: StreamWriter, names: Mapping[str, str], turn: int = 0) -> None:
         self._writer = writer
         self._names = names
+        self._turn = turn
         self._slots: list[_Slot] = []
         self._by_index: dict[int, _Slot] = {}
         self._shadowed: set[int] = set()  # indexes whose fragments repeat a call under its id
@@ -111,8 +113,7 @@ class CallAssembler:
         return slot
 
     def _generate(self, name: str) -> str:
-        partial = self._writer.partial
-        seed = f"{partial.response_id}|{partial.timestamp}|{len(self._slots)}|{name}"
+        seed = f"{self._writer.partial.response_id}|{self._turn}|{len(self._slots)}|{name}"
         return f"call_{short_hash(seed, 20)}"
 
     def _fill_in(self, slot: _Slot, given_id: str, name: str) -> None:

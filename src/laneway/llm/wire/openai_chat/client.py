@@ -27,7 +27,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
             url=f"{_base_url(model)}/chat/completions",
             body=encode(model, taken, options),
             headers={**_authorization(model, options, compat), **affinity_headers(options, compat)},
-            decoder=Decoder(model, compat, writer, names=names),
+            decoder=Decoder(model, compat, writer, names=names, turn=len(taken.messages)),
         )
 
     return stream_events(model, options, writer, prepare)

@@ -49,7 +49,6 @@ class ChatCompat(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     Responses:
         supports_finish_reason: False infers the end of a response from the end of the stream.
         keyless: no key is needed.
-        guided_calls: tools are called through a response schema instead of `tools` (see `guided`); None is off.
     """
 
     max_tokens_field: str = "max_completion_tokens"
@@ -87,7 +86,6 @@ class ChatCompat(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
 
     supports_finish_reason: bool = True
     keyless: bool = False
-    guided_calls: int | None = None
 
 
 class Profile(Struct, kw_only=True, frozen=True):

@@ -41,10 +41,13 @@ class Decoder:
 
     `feed` every event's data, then `finish`. Both return the events that came of it and raise `ProviderFailure` for a response
     that failed; what had been collected by then is in the writer. One text block and one thinking block per response, a block per
-    tool call; all stay open until the end. `names` maps a tool's name on the wire to its real one.
+    tool call; all stay open until the end. `names` maps a tool's name on the wire to its real one; `turn` is how many
+    messages come before the response, for ids that have to be made.
     """
 
-    def __init__(self, model: Model, compat: ChatCompat, writer: StreamWriter, *, names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, model: Model, compat: ChatCompat, writer: StreamWriter, *, names: Mapping[str, str] | None = None, turn: int = 0
+    ) -> None:
         self.writer = writer
         self._model = model
         self._compat = compat
@@ -52,7 +55,7 @@ class Decoder:
         self._thinking: int | None = None
         self._field: str | None = None  # under which name the reasoning came
         self._details = ReasoningDetails()
-        self._calls = CallAssembler(writer, names or {})
+        self._calls = CallAssembler(writer, names or {}, turn)
         self._halves = HalfPairs()
         self._mend = False  # whether a delta may hold half a character, or wait for one
         self._reason: str | None = None

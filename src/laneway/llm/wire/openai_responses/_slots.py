@@ -36,12 +36,13 @@ class _Slot:
 class Slots:
     """The open items of a response, by their output index (by their id where a server gives none)."""
 
-    def __init__(self, writer: StreamWriter, names: Mapping[str, str], *, provider: str) -> None:
+    def __init__(self, writer: StreamWriter, names: Mapping[str, str], *, provider: str, turn: int = 0) -> None:
         self.mend = False  # whether the event at hand may hold half a character
         self.calls = 0
         self._writer = writer
         self._names = names
         self._provider = provider
+        self._turn = turn
         self._open: dict[Any, _Slot] = {}
         self._plain: dict[int, int] = {}  # open texts for which nothing waits: output index → block
         self._seen: set[str] = set()  # the ids of all items so far
@@ -89,8 +90,7 @@ class Slots:
         """Return the id of a call: the provider's for it, and (after a bar) the one of its item."""
         given = as_str(item.get("call_id")) or ""
         if not given or given in self._ids:
-            partial = self._writer.partial
-            given = f"call_{short_hash(f'{partial.response_id}|{partial.timestamp}|{self.calls}|{name}', 20)}"
+            given = f"call_{short_hash(f'{self._writer.partial.response_id}|{self._turn}|{self.calls}|{name}', 20)}"
         self._ids.add(given)
         return f"{given}|{item_id}" if item_id else given
 

@@ -28,7 +28,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
             url=f"{_base_url(model)}/responses",
             body=body,
             headers={**authorization, **affinity_headers(options, compat)},
-            decoder=Decoder(model, writer, names=tool_name_map(all_tools(taken)), service_tier=body.get("service_tier")),
+            decoder=Decoder(model, writer, names=tool_name_map(all_tools(taken)), service_tier=body.get("service_tier"), turn=len(taken.messages)),
         )
 
     return stream_events(model, options, writer, prepare)
