@@ -107,6 +107,7 @@ async def test_doctor_reports_what_there_is_and_how_to_fix_what_is_not(env: dict
     done.check(2)
     lines = done.out.splitlines()
     gaps = [index for index, line in enumerate(lines) if line.startswith("-- ")]
+    gaps = [index for index in gaps if lines[index][3:21].strip() != "SQLite"]  # that is the interpreter's own
     assert [lines[index][3:21].strip() for index in gaps] == ["embedded model", "Postgres store", "image resizing", "provider keys", "model of a run"]
     assert all(lines[index + 1].startswith(" " * 22) for index in gaps)
     assert "laneway local setup" in done.out
@@ -136,6 +137,34 @@ async def test_doctor_survives_what_it_finds(env: dict[str, str], file: str, tex
     assert "Traceback" not in done.err
     assert file in done.out
     assert len(done.out.splitlines()) > 8
+
+
+@pytest.mark.parametrize(
+    ("version", "affected"),
+    [
+        ((3, 6, 23), False), ((3, 7, 0), True), ((3, 40, 1), True), ((3, 44, 5), True), ((3, 44, 6), False), ((3, 45, 0), True), ((3, 50, 6), True),
+        ((3, 50, 7), False), ((3, 51, 0), True), ((3, 51, 2), True), ((3, 51, 3), False), ((3, 53, 0), False), ((4, 0, 0), False),
+    ],
+)  # fmt: skip
+def test_the_versions_of_sqlites_own_notice_are_known(version: tuple[int, ...], affected: bool):
+    """B84: the WAL-reset bug, with the two branches that were repaired too."""
+    from laneway.cli.commands.doctor import wal_reset_bug
+
+    assert wal_reset_bug(version) == affected
+
+
+async def test_doctor_warns_of_an_sqlite_that_can_lose_pages(env: dict[str, str]):
+    """B84: the version is shown, and what to do if it is one of those; it does not make a run unusable."""
+    import sqlite3
+
+    from laneway.cli.commands.doctor import wal_reset_bug
+
+    done = await run(["doctor", "--json"], {**env, "ANTHROPIC_API_KEY": "sk-planted-0123456789"})
+    done.check(0)
+    (found,) = (finding for finding in json.loads(done.out)["findings"] if finding["what"] == "SQLite")
+    assert found["found"].startswith(sqlite3.sqlite_version)
+    assert found["ok"] is not wal_reset_bug(sqlite3.sqlite_version_info)
+    assert found["ok"] or "3.51.3" in found["fix"]
 
 
 async def test_doctor_sees_a_folder_that_cannot_be_written(env: dict[str, str], tmp_path: Path):

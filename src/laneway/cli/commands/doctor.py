@@ -24,6 +24,7 @@ from laneway.llm.base import encode_json
 
 _OPTIONAL = (("Postgres store", "psycopg", "postgres"), ("platform folders", "platformdirs", "cli"))
 _LOW_SPACE = 200 * 1024 * 1024
+_WAL_FIXED = "3.51.3"
 
 
 class Finding(Struct, kw_only=True, frozen=True):
@@ -61,7 +62,26 @@ def _checked(what: str, check: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def _laneway() -> list[Finding]:
-    return [Finding(what="laneway", ok=True, found=f"{version('laneway')} on Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")]
+    return [Finding(what="laneway", ok=True, found=f"{version('laneway')} on Python {platform.python_version()}")]
+
+
+def _sqlite() -> list[Finding]:
+    if not wal_reset_bug(sqlite3.sqlite_version_info):
+        return [Finding(what="SQLite", ok=True, found=sqlite3.sqlite_version)]
+    found = f"{sqlite3.sqlite_version} can damage a file that two connections write and checkpoint at once"
+    fix = f"""laneway writes a session through one connection, so this needs another program: let none write to session files
+        use a Python with SQLite {_WAL_FIXED} or newer; about the bug: https://sqlite.org/wal.html#walresetbug"""
+    return [Finding(what="SQLite", ok=False, found=found, fix=fix)]
+
+
+def wal_reset_bug(version: tuple[int, ...]) -> bool:
+    """Whether this version of SQLite is one of those that its own notice about the WAL-reset bug names.
+
+    3.7.0 to 3.51.2 are, but for the repaired 3.44.6 and 3.50.7: https://sqlite.org/wal.html#walresetbug
+    """
+    if version[:2] in ((3, 44), (3, 50)):
+        return version < {44: (3, 44, 6), 50: (3, 50, 7)}[version[1]]
+    return (3, 7, 0) <= version < (3, 51, 3)
 
 
 def _settings() -> list[Finding]:
@@ -157,6 +177,7 @@ def _model() -> list[Finding]:
 
 _CHECKS: tuple[tuple[str, Callable[[], list[Finding]]], ...] = (
     ("laneway", _laneway),
+    ("SQLite", _sqlite),
     ("settings", _settings),
     ("sessions", _sessions),
     ("embedded model", _embedded),
