@@ -91,13 +91,14 @@ UserContent: TypeAlias = TextContent | ImageContent
 
 
 class Cost(_Value, kw_only=True, frozen=True):
-    """US dollars."""
+    """US dollars. `total_from_provider`: the total is what was billed, not worked out from prices; a sum does not say so."""
 
     input: float = 0.0
     output: float = 0.0
     cache_read: float = 0.0
     cache_write: float = 0.0
     total: float = 0.0
+    total_from_provider: bool = False
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(

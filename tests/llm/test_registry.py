@@ -187,6 +187,8 @@ def test_models_of_ones_own_come_from_models_toml(clean_env: pytest.MonkeyPatch,
         reasoning = true
         context_window = 50000
         thinking_levels = { off = false, high = "very", xhigh = true }
+        sampling_params = { top_p = 0.9 }
+        sampling_params_by_thinking_level = { high = { top_p = 0.95 } }
         cost = { input = 1.5, output = 2 }
 
         [[model]]
@@ -199,6 +201,7 @@ def test_models_of_ones_own_come_from_models_toml(clean_env: pytest.MonkeyPatch,
     assert big.base_url == "https://llm.acme.test/v1"
     assert big.cost.input == 1.5
     assert big.thinking_levels == {"off": None, "high": "very", "xhigh": "xhigh"}
+    assert (big.sampling_params, big.sampling_params_by_thinking_level) == ({"top_p": 0.9}, {"high": {"top_p": 0.95}})
     assert models.model("openai/gpt-mine").api == "openai_responses"
     assert models.model("acme/anything").api == "openai_chat"
 

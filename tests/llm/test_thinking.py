@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import msgspec
 import pytest
 
 from laneway.llm._thinking import (
@@ -11,16 +15,18 @@ from laneway.llm._thinking import (
     estimate_tokens,
     fit_budget,
     requested_level,
+    sampling_params,
     supported_thinking_levels,
     thinking_budget,
     thinking_word,
 )
-from laneway.llm.base import Model
+from laneway.llm.base import Model, StreamOptions
 from laneway.messages import (
     AssistantMessage,
     BashExecutionMessage,
     CompactionSummaryMessage,
     ImageContent,
+    Message,
     SystemMessage,
     TextContent,
     ThinkingContent,
@@ -30,6 +36,7 @@ from laneway.messages import (
     Usage,
     UserMessage,
 )
+from llm.dialects import DIALECTS, encode_for
 
 
 def model(**fields: object) -> Model:
@@ -152,3 +159,38 @@ def test_a_report_from_before_a_compaction_is_stale() -> None:
 def test_the_output_limit_fits_into_the_window(window: int, limit: int, requested: int | None, context: int, expected: int | None) -> None:
     """05 §1.9: a wide margin while there is room, a narrow one when it gets tight, never below 1."""
     assert clamp_max_tokens(model(context_window=window, max_tokens=limit), requested, context) == expected
+
+
+# ---------------------------------------------------------------------------------------------------- sampling parameters
+
+PARAMS = {"top_p": 0.5, "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "asked", "found"),
+    [
+        (None, None, {"top_p": 0.5, "seed": 1}),
+        ("high", None, {"top_p": 0.9, "seed": 1}),
+        ("max", {"seed": 2, "top_k": 3}, {"top_p": 0.9, "seed": 2, "top_k": 3}),  # clamped to high
+        ("high", {"top_p": None}, {"seed": 1}),
+        ("low", {"seed": None}, {"top_p": 0.5}),
+    ],
+)
+def test_sampling_parameters_of_the_model_its_level_and_the_request(reasoning: Any, asked: Any, found: dict[str, Any]) -> None:
+    """05 §1.5, §9.11: model < thinking level < request; None removes one."""
+    model = Model(
+        id="m", provider="p", api="openai_chat", reasoning=True, sampling_params=PARAMS, sampling_params_by_thinking_level={"high": {"top_p": 0.9}}
+    )
+    assert sampling_params(model, StreamOptions(reasoning=reasoning, sampling_params=asked)) == found
+
+
+@pytest.mark.parametrize("api", DIALECTS)
+def test_every_wire_sends_the_models_sampling_parameters(api: str) -> None:
+    """05 sc. 103: in the body, where the wire has such parameters."""
+    model = msgspec.structs.replace(DIALECTS[api].model, sampling_params={"marker_a": 1}, sampling_params_by_thinking_level={"high": {"marker_b": 2}})
+    messages: list[Message] = [UserMessage(content="q")]
+    plain, high = (json.dumps(encode_for(model, messages, reasoning=level)) for level in ("low", "high"))
+    assert "marker_a" in plain
+    assert "marker_b" not in plain
+    assert "marker_a" in high
+    assert "marker_b" in high

@@ -71,7 +71,10 @@ def test_usage_adds_up() -> None:
 def test_a_router_s_bill_replaces_the_estimate(raw: dict[str, object], total: float | None) -> None:
     """05 sc. 28: a valid bill is the total; anything else keeps the estimate."""
     usage = make_usage(Model(id="m", provider="p", api="openai_chat", cost=PRICES), input=50)
-    assert with_billed_cost(usage, raw).cost.total == pytest.approx(usage.cost.total if total is None else total)
+    cost = with_billed_cost(usage, raw).cost
+    assert cost.total == pytest.approx(usage.cost.total if total is None else total)
+    assert cost.total_from_provider is (total is not None)
+    assert (cost + cost).total_from_provider is False
 
 
 def test_counts_are_sensible_or_zero() -> None:

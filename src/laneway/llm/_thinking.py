@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from laneway.llm._grown import Grown
-from laneway.llm.base import THINKING_LEVELS, Model, ThinkingLevel
+from laneway.llm.base import THINKING_LEVELS, Model, StreamOptions, ThinkingLevel
 from laneway.messages import (
     AgentMessage,
     AssistantContent,
@@ -67,6 +67,17 @@ def thinking_word(model: Model, level: ThinkingLevel) -> str:
 def requested_level(model: Model, level: ThinkingLevel | None) -> ThinkingLevel:
     """Return the level that a request is made with: the model's default where none was asked for, clamped to what it knows."""
     return clamp_thinking_level(model, level or model.default_thinking_level or "off")
+
+
+def sampling_params(model: Model, options: StreamOptions) -> dict[str, Any]:
+    """Return the sampling parameters of a request: the model's, those of the thinking level over them, the request's over both; None removes one."""
+    asked = options.sampling_params or {}
+    if not model.sampling_params and not model.sampling_params_by_thinking_level:
+        merged = asked
+    else:
+        level = model.sampling_params_by_thinking_level.get(requested_level(model, options.reasoning), {})
+        merged = {**model.sampling_params, **level, **asked}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 # ---------------------------------------------------------------------------------------------------- budgets

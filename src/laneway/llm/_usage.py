@@ -87,7 +87,7 @@ def with_billed_cost(usage: Usage, raw: dict[str, Any]) -> Usage:
         if upstream is None:
             return usage
         cost += upstream
-    return replace(usage, cost=replace(usage.cost, total=cost))
+    return replace(usage, cost=replace(usage.cost, total=cost, total_from_provider=True))
 
 
 def _upstream_cost(details: dict[str, Any]) -> float | None:

@@ -45,7 +45,8 @@ class Model(Struct, kw_only=True, frozen=True, omit_defaults=True):
     `api` is the wire's name ("openai_chat", "anthropic_messages", …). `context_window` and `max_tokens` are tokens, 0 when
     unknown. `thinking_levels` maps a level to the provider's own word for it, None for one that the model lacks
     (see `laneway.llm.supported_thinking_levels`). `compat` holds the wire's quirks for this model.
-    `default_thinking_level` is set by the `:level` suffix of a model spec.
+    `default_thinking_level` is set by the `:level` suffix of a model spec. `sampling_params` go into every request's body where the wire has its
+    sampling parameters, those of the request's thinking level (`sampling_params_by_thinking_level`) over them, the request's own over both.
     """
 
     id: str
@@ -62,6 +63,8 @@ class Model(Struct, kw_only=True, frozen=True, omit_defaults=True):
     thinking_levels: dict[str, str | None] = field(default_factory=dict[str, str | None])
     headers: dict[str, str] = field(default_factory=dict[str, str])
     default_thinking_level: ThinkingLevel | None = None
+    sampling_params: dict[str, Any] = field(default_factory=dict[str, Any])
+    sampling_params_by_thinking_level: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @property
     def spec(self) -> str:

@@ -38,6 +38,8 @@ class _Entry(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     compat: dict[str, Any] = {}
     thinking_levels: dict[str, str | bool | None] = {}
     headers: dict[str, str] = {}
+    sampling_params: dict[str, Any] = {}
+    sampling_params_by_thinking_level: dict[str, dict[str, Any]] = {}
 
     def model(self, provider: str) -> Model:
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}

@@ -10,7 +10,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from laneway.llm._thinking import clamp_max_tokens, estimate_context, fit_budget, requested_level, supported_thinking_levels, thinking_budget
+from laneway.llm._thinking import (
+    clamp_max_tokens,
+    estimate_context,
+    fit_budget,
+    requested_level,
+    sampling_params,
+    supported_thinking_levels,
+    thinking_budget,
+)
 from laneway.llm._transform import (
     IdPolicy,
     OutgoingConversation,
@@ -84,7 +92,7 @@ def encode(model: Model, transcript: Transcript, options: StreamOptions) -> dict
         body["fallbacks"] = [{"model": name} for name in compat.allowed_fallback_models]
     _add_tools(body, messages, plan, options)
     body.update(compat.extra_body or {})
-    body.update({key: value for key, value in (options.sampling_params or {}).items() if value is not None})
+    body.update(sampling_params(model, options))
     _add_prompt(body, messages, plan, options)
     body.setdefault("messages", _messages(model, messages, plan, options))
     return body

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from laneway.llm._thinking import clamp_max_tokens, estimate_context, fit_budget, requested_level, thinking_budget, thinking_word
+from laneway.llm._thinking import clamp_max_tokens, estimate_context, fit_budget, requested_level, sampling_params, thinking_budget, thinking_word
 from laneway.llm._transform import (
     IdPolicy,
     OutgoingConversation,
@@ -76,7 +76,7 @@ def encode(model: Model, transcript: Transcript, options: StreamOptions, surroun
     _add_tools(body, messages, items, compat, options, marker)
     _add_prompt(body, messages, marker)
     _merge(body, compat.extra_body or {})
-    _merge(body, options.sampling_params or {})
+    _merge(body, sampling_params(model, options))
     body.setdefault("messages", _marked(items, marker) if marker is not None else items)
     return {key: value for key, value in body.items() if value != {}}
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from laneway.errors import ModelError
-from laneway.llm._thinking import clamp_max_tokens, estimate_context, fit_budget, requested_level, thinking_word
+from laneway.llm._thinking import clamp_max_tokens, estimate_context, fit_budget, requested_level, sampling_params, thinking_word
 from laneway.llm._transform import (
     IdPolicy,
     OutgoingConversation,
@@ -133,7 +133,7 @@ def _config(model: Model, messages: Sequence[Message], options: StreamOptions, c
     thinking = _thinking(model, options, max_tokens, compat)
     if thinking is not None:
         config["thinkingConfig"] = thinking
-    config.update({key: value for key, value in (options.sampling_params or {}).items() if value is not None})
+    config.update(sampling_params(model, options))
     return config
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from laneway.errors import ModelError
-from laneway.llm._thinking import clamp_max_tokens, estimate_context, fit_budget, requested_level, thinking_budget, thinking_word
+from laneway.llm._thinking import clamp_max_tokens, estimate_context, fit_budget, requested_level, sampling_params, thinking_budget, thinking_word
 from laneway.llm._transform import (
     IdPolicy,
     OutgoingConversation,
@@ -59,7 +59,7 @@ def encode(model: Model, transcript: Transcript, options: StreamOptions) -> dict
         _add_thinking(body, model, level, compat)
         _add_budget(body, level, max_tokens, options, compat)
     _add_routing(body, compat)
-    body.update({key: value for key, value in (options.sampling_params or {}).items() if value is not None})
+    body.update(sampling_params(model, options))
     body.setdefault("messages", _messages(model, messages, plan, compat))
     if compat.cache_control_format == "anthropic" and options.cache_retention != "none":
         _mark_for_cache(body, options)

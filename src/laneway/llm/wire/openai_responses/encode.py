@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from laneway.llm._thinking import clamp_max_tokens, estimate_context, requested_level, thinking_word
+from laneway.llm._thinking import clamp_max_tokens, estimate_context, requested_level, sampling_params, thinking_word
 from laneway.llm._transform import (
     IdPolicy,
     OutgoingConversation,
@@ -56,7 +56,7 @@ def encode(model: Model, transcript: Transcript, options: StreamOptions) -> dict
     if model.reasoning:
         _add_thinking(body, model, requested_level(model, options.reasoning), compat)
     body.update(compat.extra_body or {})
-    body.update({key: value for key, value in (options.sampling_params or {}).items() if value is not None})
+    body.update(sampling_params(model, options))
     body.setdefault("input", _input(model, messages, plan, compat))
     return body
 
