@@ -10,11 +10,11 @@ import pytest
 
 from laneway.storage.base import Storage
 from laneway.storage.jsonl import JsonlStorage
-from laneway.testing._storage import DurableStorageConformance, Reopen
+from laneway.testing._storage import DurableRewritableConformance, DurableStorageConformance, EnumerableConformance, Reopen
 from laneway.testing._storage_model import assert_behaves_like_memory
 
 
-class TestJsonlStorage(DurableStorageConformance):
+class TestJsonlStorage(DurableStorageConformance, EnumerableConformance, DurableRewritableConformance):
     """S-01 to S-18 and what must survive, each test in a file of its own."""
 
     @pytest.fixture

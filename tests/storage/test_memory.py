@@ -10,11 +10,11 @@ from laneway.errors import StorageClosed
 from laneway.storage._rows import Rows
 from laneway.storage.base import Storage
 from laneway.storage.memory import MemoryStorage
-from laneway.testing._storage import StorageConformance
+from laneway.testing._storage import EnumerableConformance, RewritableConformance, StorageConformance
 from laneway.testing._storage_model import assert_behaves_like_memory
 
 
-class TestMemoryStorage(StorageConformance):
+class TestMemoryStorage(StorageConformance, EnumerableConformance, RewritableConformance):
     """S-01 to S-18 over plain dicts."""
 
     @pytest.fixture

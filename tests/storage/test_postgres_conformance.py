@@ -9,14 +9,14 @@ import pytest
 
 from laneway.storage.base import Storage
 from laneway.storage.postgres import PostgresPool, PostgresStorage
-from laneway.testing._storage import DurableStorageConformance, Reopen
+from laneway.testing._storage import DurableRewritableConformance, DurableStorageConformance, EnumerableConformance, Reopen
 from laneway.testing._storage_model import assert_behaves_like_memory
 from storage.pg import postgres, postgres_dsn
 
 __all__ = ["postgres", "postgres_dsn"]
 
 
-class TestPostgresStorage(DurableStorageConformance):
+class TestPostgresStorage(DurableStorageConformance, EnumerableConformance, DurableRewritableConformance):
     """S-01 to S-18 and what must survive, each test in a session of its own."""
 
     @pytest.fixture

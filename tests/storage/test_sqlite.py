@@ -15,13 +15,13 @@ from laneway.storage._sqlite_verify import problems_of
 from laneway.storage._strand import MAX_THREADS
 from laneway.storage.base import BranchScan, SetValue, Storage
 from laneway.storage.sqlite import SqliteStorage
-from laneway.testing._storage import DurableStorageConformance, Reopen
+from laneway.testing._storage import DurableRewritableConformance, DurableStorageConformance, EnumerableConformance, Reopen
 from laneway.testing._storage_model import assert_behaves_like_memory
 from laneway.testing._storage_rows import entry
 from storage.children import child, committed_by_child
 
 
-class TestSqliteStorage(DurableStorageConformance):
+class TestSqliteStorage(DurableStorageConformance, EnumerableConformance, DurableRewritableConformance):
     """S-01 to S-18 over a file."""
 
     @pytest.fixture

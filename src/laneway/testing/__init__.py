@@ -13,7 +13,13 @@ from laneway.testing._scripted import Request, Scripted
 
 if TYPE_CHECKING:
     from laneway.testing._serve import WireRequest, WireServer, serve_wire
-    from laneway.testing._storage import DurableStorageConformance, StorageConformance
+    from laneway.testing._storage import (
+        DurableRewritableConformance,
+        DurableStorageConformance,
+        EnumerableConformance,
+        RewritableConformance,
+        StorageConformance,
+    )
     from laneway.testing._storage_doubles import Crash, CrashingStorage, RecordingStorage
     from laneway.testing._storage_model import assert_behaves_like_memory
 
@@ -21,10 +27,13 @@ __all__ = [
     "Call",
     "Crash",
     "CrashingStorage",
+    "DurableRewritableConformance",
     "DurableStorageConformance",
+    "EnumerableConformance",
     "RecordingStorage",
     "Reply",
     "Request",
+    "RewritableConformance",
     "Scripted",
     "StorageConformance",
     "WireRequest",
@@ -46,7 +55,10 @@ _LAZY = {
     "Crash": "_storage_doubles",
     "CrashingStorage": "_storage_doubles",
     "RecordingStorage": "_storage_doubles",
+    "DurableRewritableConformance": "_storage",
     "DurableStorageConformance": "_storage",
+    "EnumerableConformance": "_storage",
+    "RewritableConformance": "_storage",
     "StorageConformance": "_storage",
     "WireRequest": "_serve",
     "WireServer": "_serve",

@@ -12,6 +12,9 @@
 `StorageConformance` needs a fresh, empty store in the fixture `storage`. `DurableStorageConformance` has the rules of
 stores that outlive their object too: it needs, beside it, a fixture `reopen`, an async function that closes the store it is
 given and opens the same session anew.
+
+A store that can say all that it holds, which forks and rewrites need, adds `EnumerableConformance` to its bases; one whose content can
+be replaced adds `RewritableConformance`, or `DurableRewritableConformance` if it outlives its object.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import pytest
+from msgspec import structs
 
 from laneway.errors import StorageClosed, StorageCorruption, StorageError
 from laneway.messages import UserMessage
@@ -37,16 +41,24 @@ from laneway.storage.base import (
 )
 
 # Before they are imported, so that a failing rule shows the values that it compared.
-pytest.register_assert_rewrite(*(f"laneway.testing._storage_{name}" for name in ("commits", "content", "model", "queries")))
+pytest.register_assert_rewrite(*(f"laneway.testing._storage_{name}" for name in ("commits", "content", "model", "queries", "whole")))
 
 from laneway.testing._storage_commits import CommitRules  # noqa: E402
 from laneway.testing._storage_content import ContentRules  # noqa: E402
 from laneway.testing._storage_queries import QueryRules  # noqa: E402
 from laneway.testing._storage_rows import entry, everything, row, tokens  # noqa: E402
+from laneway.testing._storage_whole import EnumerableRules, RewritableRules, RewritableStorage, content_of, fill  # noqa: E402
 
 Reopen: TypeAlias = Callable[[Storage], Awaitable[Storage]]
 
-__all__ = ["DurableStorageConformance", "Reopen", "StorageConformance"]
+__all__ = [
+    "DurableRewritableConformance",
+    "DurableStorageConformance",
+    "EnumerableConformance",
+    "Reopen",
+    "RewritableConformance",
+    "StorageConformance",
+]
 
 
 class StorageConformance(CommitRules, QueryRules, ContentRules):
@@ -145,3 +157,32 @@ class DurableStorageConformance(StorageConformance):
         assert (await everything(storage)).entries == []
         assert (await storage.commit([entry("a")])).stats.message_count == 1
         await storage.close()
+
+
+class EnumerableConformance(EnumerableRules):
+    """The rules of `Enumerable`: a base beside `StorageConformance`, whose fixture `storage` it uses."""
+
+    pytestmark = pytest.mark.asyncio
+
+
+class RewritableConformance(RewritableRules):
+    """The rules of `Rewritable` for a store that is `Enumerable` too: a base beside `StorageConformance`."""
+
+    pytestmark = pytest.mark.asyncio
+
+
+class DurableRewritableConformance(RewritableConformance):
+    """The rules of `Rewritable` for a store that outlives its object: a base beside `DurableStorageConformance`."""
+
+    async def test_a_rewrite_is_there_after_reopening(self, storage: RewritableStorage, reopen: Reopen) -> None:
+        """What was put in place, and no seq is given twice."""
+        await fill(storage)
+        last = (await storage.commit([SetValue("n", "z", 1)])).seqs[-1]
+        content = await content_of(storage)
+        await storage.rewrite(structs.replace(content, entries=content.entries[:2], usage=[], lists={}))
+        before = await everything(storage)
+        again = await reopen(storage)
+        assert await everything(again) == before
+        assert (await again.commit([entry("c", "b")])).first_seq > last
+        assert [each.id for each in await again.scan_branch(BranchScan(start="c"))] == ["c", "b", "a"]
+        await again.close()
