@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.conftest import Fixture, Opener, tool, until
-from harness.double import call, text, texts
-from laneway.errors import SessionError
-from laneway.harness import UnknownTarget
+from harness.double import Scripted, call, text, texts
+from laneway.errors import BranchExists, SessionError, SessionLocked
+from laneway.harness import AgentHarness, UnknownTarget
 from laneway.llm.base import StreamOptions
 from laneway.messages import SystemMessage
+from laneway.session import Session
 from laneway.storage.base import CustomEntry
+from laneway.storage.memory import MemoryStorage
+from laneway.storage.sqlite import SqliteStorage
+from laneway.testing import RecordingStorage
 
 
 async def test_a_lane_is_created_once(lane_of: Opener) -> None:
@@ -171,3 +176,42 @@ async def test_records_are_known_from_every_lane(lane_of: Opener) -> None:
     assert await other.find_entries() == []
     assert await other.find_entry() is None
     assert (await fixture.lane.find_entry(limit=5)).id == result.tip_id
+
+
+async def test_two_harnesses_on_one_session_do_not_share_a_lane(lane_of: Any) -> None:
+    """A second harness is refused before it writes anything; another lane it may have; a lane that was let go can be taken."""
+    store = MemoryStorage()
+    recording = RecordingStorage(store)
+    session = Session.over(recording)
+    script = Scripted([text("a"), text("b"), text("c")])
+    options: dict[str, Any] = {"session": session, "model": script.model, "stream_fn": script.stream_fn}
+    first, _ = await AgentHarness.create(**options)
+    second, _ = await AgentHarness.create(**options)
+    lane = await first.lane("main")
+    await lane.next_run("kept")
+    before = len(recording.commits)
+    with pytest.raises(BranchExists, match="live owner"):
+        await second.lane("main")
+    with pytest.raises(BranchExists, match="live owner"):
+        await AgentHarness.create(**options)
+    assert len(recording.commits) == before
+    other = await second.lane("other")
+    ended = await asyncio.gather(lane.prompt("one"), other.prompt("two"))
+    assert [result.status for result in ended] == ["completed", "completed"]
+    assert [m.content for m in script.requests[0].messages if m.role == "user"] == ["kept", "one"]
+    with pytest.raises(UnknownTarget):
+        await second.lane("third", create_at="nowhere")
+    assert (await (await first.lane("third")).prompt("three")).status == "completed"
+    await first.close()
+    await second.close()
+
+
+async def test_two_harnesses_on_one_file_are_refused_by_the_store(tmp_path: Path) -> None:
+    """B80: the second opening fails with the owner's name, in this process or another."""
+    storage = await SqliteStorage.open(tmp_path / "s.sqlite")
+    script = Scripted([text("a")])
+    harness, _ = await AgentHarness.create(session=Session.over(storage), model=script.model, stream_fn=script.stream_fn)
+    with pytest.raises(SessionLocked):
+        await SqliteStorage.open(tmp_path / "s.sqlite")
+    assert (await (await harness.lane("main")).prompt("go")).status == "completed"
+    await harness.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from laneway.errors import StorageError
+from laneway.errors import BranchExists, StorageError
 from laneway.harness import _environment, _observe, _restore, keys
 from laneway.harness._bus import Bus
 from laneway.harness._environment import Environment, Resources, SystemPrompt, ToProvider
@@ -92,6 +92,7 @@ class AgentHarness:
         Raises:
             TypeError, ValueError: an option is wrong; the session was not read.
             HarnessFault: the session holds something that cannot be; `__cause__` names it.
+            BranchExists: another harness of this process has the session's lanes.
         """
         environment = Environment(
             model=_resolve(model, models),
@@ -121,8 +122,12 @@ class AgentHarness:
             raise runtime.fail(error) from error
         harness = cls(runtime)
         harness._forget_lease = session.on_lost(runtime.lost)
-        for name in runtime.lines:
-            harness._claim(name)
+        try:
+            for name in runtime.lines:
+                harness._claim(name)
+        except BranchExists:
+            harness._let_go()
+            raise
         return Attached(harness, found)
 
     # ------------------------------------------------------------------------------------------------ what it is made of
@@ -156,13 +161,20 @@ class AgentHarness:
         Raises:
             ValueError: the name is empty or holds a NUL.
             UnknownTarget: there is no entry `create_at`.
+            BranchExists: another harness of this process has the lane; nothing was written.
         """
         runtime = self._runtime
         runtime.check()
         if not name or "\0" in name:
             raise ValueError(f"a lane cannot be called {name!r}: a name has at least one character and no NUL")
         if name not in runtime.lines:
-            await self._create_lane(name, create_at)
+            self._claim(name)  # first: a lane that another harness of this session has must not be written over
+            try:
+                await self._create_lane(name, create_at)
+            except BaseException:
+                if name not in runtime.lines:
+                    self._release(name)
+                raise
         if name not in self._lanes:
             self._claim(name)
             self._lanes[name] = AgentLane(runtime.lines[name])
@@ -195,6 +207,11 @@ class AgentHarness:
     def _claim(self, name: str) -> None:
         if name not in self._releases:
             self._releases[name] = self._runtime.session.claim_branch(name)
+
+    def _release(self, name: str) -> None:
+        release = self._releases.pop(name, None)
+        if release is not None:
+            release()
 
     @in_context
     async def lanes(self, *, context: Context | None = None) -> list[LaneInfo]:
@@ -364,11 +381,15 @@ class AgentHarness:
             for task in late:
                 task.cancel()
         await runtime.bus.close()
+        self._let_go()
+        await runtime.session.close()
+
+    def _let_go(self) -> None:
+        """Give back what others may have now: the lanes, and the word about the lease."""
         if self._forget_lease is not None:
             self._forget_lease()
-        for release in self._releases.values():
-            release()
-        await runtime.session.close()
+        for name in list(self._releases):
+            self._release(name)
 
     async def __aenter__(self) -> AgentHarness:
         return self
