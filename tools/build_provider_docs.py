@@ -189,9 +189,7 @@ def levels(models: list[Model]) -> str:
 
 def keys(provider: Provider) -> str:
     """The variables that may hold the key."""
-    shown = [
-        f"`{key}`" if isinstance(key, str) else f"`{key.name}`{' (sent as a bearer token)' if key.bearer else ''}" for key in provider.keys
-    ]
+    shown = [f"`{key}`" if isinstance(key, str) else f"`{key.name}`{' (sent as a bearer token)' if key.bearer else ''}" for key in provider.keys]
     return ", ".join(shown)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,9 +63,7 @@ async def openai_chat(server: WireServer, messages: Any, tools: Any) -> Understo
     more = {"tools": tools} if tools else {}
     async with client:
         try:
-            stream = await client.chat.completions.create(
-                model="m", messages=messages, stream=True, stream_options={"include_usage": True}, **more
-            )
+            stream = await client.chat.completions.create(model="m", messages=messages, stream=True, stream_options={"include_usage": True}, **more)
             async for chunk in stream:
                 checked(chunk)
                 if chunk.usage:
@@ -233,8 +232,9 @@ def _bedrock(server: WireServer, messages: Any, tools: Any) -> Understood | Fail
     got, arguments = Understood(), dict[int, list[Any]]()
     more = {"toolConfig": {"tools": tools}} if tools else {}
     try:
-        for event in client.converse_stream(modelId="vendor.m:0", messages=messages, **more)["stream"]:
-            _take_bedrock(got, arguments, event)
+        with closing(client.converse_stream(modelId="vendor.m:0", messages=messages, **more)["stream"]) as stream:
+            for event in stream:
+                _take_bedrock(got, arguments, event)
     except EventStreamError as error:  # in the middle of a stream
         return Failed(None, str(error))
     except ClientError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, cast
 
@@ -29,7 +30,7 @@ class Refused(Exception):
         self.failure = Failure(message=message, kind=kind, status=status, code=code)
 
 
-class Speaker:
+class Speaker(ABC):
     """Says one response in the wire's words. Every method returns what goes out, which may be nothing."""
 
     def __init__(self, plan: Plan, *, number: int, model: str, body: dict[str, Any]) -> None:
@@ -46,24 +47,24 @@ class Speaker:
         """The start of a block."""
         return b""
 
+    @abstractmethod
     def delta(self, block: Block, text: str) -> bytes:
         """A piece of a block."""
-        raise NotImplementedError
 
     def close(self, block: Block) -> bytes:
         """The end of a block."""
         return b""
 
+    @abstractmethod
     def end(self, end: End) -> bytes:
         """The end of the response."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, failure: Failure) -> bytes:
         """An error in the middle of the response, after which nothing comes."""
-        raise NotImplementedError
 
 
-class Dialect:
+class Dialect(ABC):
     """The rules of one wire.
 
     `base_path` goes behind the server's address to make the base URL; `url_variable` and `key_variable` are the environment variables of its
@@ -83,32 +84,32 @@ class Dialect:
         """Return the id of the n-th call that was given none."""
         return f"call_{number}"
 
+    @abstractmethod
     def model_of(self, method: str, path: str, query: Mapping[str, str], body: dict[str, Any]) -> str:
         """Return the model that is asked for.
 
         Raises:
             Refused: the request is not the one that this wire has.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self, body: dict[str, Any], model: str, headers: Mapping[str, str]) -> None:
         """Check a request as the provider does.
 
         Raises:
             Refused: it would be refused.
         """
-        raise NotImplementedError
 
-    def check_plan(self, plan: Plan) -> None:
+    def check_plan(self, plan: Plan) -> None:  # noqa: B027 - most wires can say everything
         """Check that the wire can say a response.
 
         Raises:
             ScriptError: it cannot.
         """
 
+    @abstractmethod
     def error(self, failure: Failure, status: int) -> tuple[dict[str, str], Any]:
         """Return headers and body (as JSON) of an error answer."""
-        raise NotImplementedError
 
     def status_of(self, failure: Failure) -> int:
         """Return the HTTP status of a failure."""
