@@ -8,6 +8,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Final
+
+LINGER: Final = 1.0
+"""Seconds that the thread stays when there is nothing to beat for: the next lease need not wait for a thread to start."""
 
 
 class Heartbeats:
@@ -49,9 +53,9 @@ class Heartbeats:
             del beat  # while waiting, this thread keeps nothing alive
 
     def _next(self) -> Callable[[], object] | None:
-        """Wait for the next beat that is due; None when there is nothing left to beat for, which ends the thread."""
+        """Wait for the next beat that is due; None when there has been nothing to beat for for a while, which ends the thread."""
         with self._changed:
-            while self._beats:
+            while self._beats or self._changed.wait_for(lambda: self._beats, LINGER):
                 due, key = self._due[0]
                 delay = due - time.monotonic()
                 if key in self._beats and delay > 0:

@@ -1,7 +1,7 @@
 """Threads for stores that block: many strands of work on a few shared threads.
 
 A strand runs its jobs one at a time, in the order in which they were given, on whatever thread is free: what a thread of its
-own would give, without five hundred threads for five hundred open sessions. The threads end when the last strand is closed.
+own would give, without five hundred threads for five hundred open sessions. The threads end soon after the last strand is closed.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from laneway.storage._answers import Answers, answers
@@ -21,6 +23,8 @@ _T = TypeVar("_T")
 
 MAX_THREADS: Final = 8
 """More than the cores of a small machine: most of the time a thread waits for the disk."""
+LINGER: Final = 1.0
+"""Seconds that threads stay when no strand is left: whoever opens one session after another need not wait for a thread each time."""
 _TURN: Final = 32  # jobs that a strand may run before another strand has its turn
 
 
@@ -55,28 +59,38 @@ class _Worker:
     __slots__ = ("_bell", "_given", "_queue")
 
     def __init__(self) -> None:
-        self._given: list[Strand | None] = []
+        self._given: list[Strand] = []
         self._queue: SimpleQueue[None] = SimpleQueue()
         self._bell = -1
         with contextlib.suppress(AttributeError, OSError):  # not Linux, or too many open files
             self._bell = os.eventfd(0, os.EFD_CLOEXEC)
 
-    def give(self, strand: Strand | None) -> None:
-        """Wake the thread with its next strand; None ends it."""
+    def give(self, strand: Strand) -> None:
+        """Wake the thread with its next strand."""
         self._given.append(strand)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the thread."""
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
         else:
             self._queue.put(None)
 
-    def take(self) -> Strand | None:
-        """Wait for what is given."""
-        while not self._given:  # a forked child that still has a strand of its parent's rings for nothing
-            if self._bell >= 0:
+    def take(self, patience: float | None) -> Strand | None:
+        """Wait until something is given, or `patience` seconds; None if it is woken without anything."""
+        if not self._given:
+            if self._bell < 0:
+                with contextlib.suppress(Empty):
+                    self._queue.get(timeout=patience)
+            elif patience is None or self._rings_within(patience):
                 os.read(self._bell, 8)  # unlike `eventfd_read`, it is begun again after a signal
-            else:
-                self._queue.get()
-        return self._given.pop()
+        return self._given.pop() if self._given else None
+
+    def _rings_within(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def close(self) -> None:
         """Give the bell back; nobody rings any more."""
@@ -85,7 +99,7 @@ class _Worker:
 
 
 class _Pool:
-    """The shared threads: started when a strand is ready and none of them waits, ended when the last strand has left."""
+    """The shared threads: started when a strand is ready and none of them waits, ended when there has been no strand for a while."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,6 +107,7 @@ class _Pool:
         self._idle: list[_Worker] = []  # the last one first: it is the warmest
         self._threads = 0
         self._strands = 0
+        self._deserted = 0.0  # since when there is no strand
 
     def join(self) -> None:
         with self._lock:
@@ -103,10 +118,10 @@ class _Pool:
             self._strands -= 1
             if self._strands > 0:
                 return
-            idle, self._idle = self._idle, []
-            self._threads -= len(idle)
+            self._deserted = time.monotonic()
+            idle = list(self._idle)
         for worker in idle:
-            worker.give(None)
+            worker.ring()  # from now on it waits a while only
 
     def schedule(self, strand: Strand) -> None:
         with self._lock:
@@ -137,11 +152,16 @@ class _Pool:
         with self._lock:
             if self._ready:
                 return self._ready.popleft()
-            if self._strands == 0:
-                self._threads -= 1
-                return None
             self._idle.append(worker)
-        return worker.take()
+        while True:
+            strand = worker.take(None if self._strands else LINGER)
+            if strand is not None:
+                return strand
+            with self._lock:
+                if self._strands == 0 and worker in self._idle and time.monotonic() - self._deserted >= LINGER:
+                    self._idle.remove(worker)
+                    self._threads -= 1
+                    return None
 
 
 class Strand:
