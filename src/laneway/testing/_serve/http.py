@@ -40,13 +40,27 @@ class HttpRequest:
 Handler: TypeAlias = "Callable[[HttpRequest, Connection], Awaitable[None]]"
 
 
+class Connections:
+    """The clients of a server. Once it is closed, one that was just about to be let in is turned away."""
+
+    def __init__(self) -> None:
+        self.open: set[Connection] = set()
+        self.closed = False
+
+    async def aclose(self) -> None:
+        """Drop all connections."""
+        self.closed = True
+        for connection in list(self.open):
+            await connection.aclose()
+
+
 class Connection(asyncio.Protocol):
     """One client. Requests are handled one after the other, each by `handler`, which answers through the methods here.
 
     All of them raise `Gone` once the client has left; `race` makes a wait end then.
     """
 
-    def __init__(self, handler: Handler, connections: set[Connection]) -> None:
+    def __init__(self, handler: Handler, connections: Connections) -> None:
         self._handler = handler
         self._connections = connections
         self._transport: asyncio.Transport | None = None
@@ -62,7 +76,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._writable.set()
-        self._connections.add(self)
+        if self._connections.closed:
+            self._transport.abort()
+            return
+        self._connections.open.add(self)
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
@@ -74,7 +91,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
-        self._connections.discard(self)
+        self._connections.open.discard(self)
 
     def pause_writing(self) -> None:
         self._writable.clear()

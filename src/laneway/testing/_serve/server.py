@@ -16,7 +16,7 @@ from laneway.llm.base import Model
 from laneway.testing._replies import Answer, check_answer
 from laneway.testing._scripted import half_way, resolve, split_deltas
 from laneway.testing._serve.dialect import Dialect, Refused, Speaker, compact, refuse
-from laneway.testing._serve.http import Connection, Gone, HttpRequest
+from laneway.testing._serve.http import Connection, Connections, Gone, HttpRequest
 from laneway.testing._serve.plan import Failure, Plan, plan_of
 
 DIALECTS = {
@@ -311,14 +311,13 @@ async def serve_wire(wire: str, script: Iterable[Answer] = (), *, api_key: str |
         ValueError: there is no such wire.
     """
     server = WireServer(wire, script, api_key)
-    connections: set[Connection] = set()
+    connections = Connections()
     listener = await asyncio.get_running_loop().create_server(lambda: Connection(server.handle, connections), "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}{_dialect(wire).base_path}"
     try:
         yield server
     finally:
         listener.close()
-        for connection in list(connections):
-            await connection.aclose()
+        await connections.aclose()
         await listener.wait_closed()
     server.raise_errors()
