@@ -58,6 +58,44 @@ def test_values_are_encoded_as_what_they_are(value: Any, json: bytes) -> None:
     assert encode_json(value, "value n/k") == json
 
 
+@pytest.mark.parametrize("terminate", [False, True])
+@pytest.mark.parametrize(
+    "message",
+    [
+        UserMessage(content="ä\0\u2028" + "[" * 400),
+        AssistantMessage(content=[TextContent(text="x"), ToolCall(id="c", name="t", arguments={"a": [1, {}]})], usage=Usage(input=1)),
+        CustomMessage(custom_type="t", content="x", details=[[0]] * 400),
+    ],
+)
+def test_a_message_is_encoded_alike_whichever_way_it_takes(message: Any, terminate: bool) -> None:
+    """The short way, for what comes back as it was given, stores the same bytes as the thorough one."""
+    row = encoded(MessageEntry(id="a", parent_id=None, message=message, terminate=terminate))
+    fields = {"message": message, **({"terminate": True} if terminate else {})}
+    assert row.payload == msgspec.json.encode(fields)
+    decoded = row.decode()
+    assert isinstance(decoded, MessageEntry)
+    assert (decoded.message, decoded.terminate) == (message, terminate)
+
+
+def test_a_subclass_of_a_write_is_that_write() -> None:
+    """It is found by its kind; anything else is refused by its name."""
+
+    class Mine(SetValue, frozen=True, tag="mine"):
+        pass
+
+    assert encode_commit([Mine("n", "k", 1)]).writes == encode_commit([SetValue("n", "k", 1)]).writes
+    with pytest.raises(TypeError, match="dict, which is not a Write"):
+        encode_commit([{"n": "k"}])  # type: ignore[list-item] - a caller without types
+
+
+def test_json_in_bytes_is_taken_as_it_is_if_it_is_json() -> None:
+    """What cannot be read again is refused before it is stored."""
+    assert encode_json(msgspec.Raw(b'{"a": [1]}'), "value n/k") == b'{"a": [1]}'
+    for wrong in (b"", b"{", b"nan", b'"\xff"', b'"\\ud800"', b"1 2", b"[" * 400 + b"]" * 400):
+        with pytest.raises(TypeError, match="value n/k is not JSON-safe"):
+            encode_json(msgspec.Raw(wrong), "value n/k")
+
+
 def nested(depth: int) -> Any:
     """Return lists in lists."""
     value: Any = 0

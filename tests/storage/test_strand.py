@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
 
 import pytest
 
+from laneway.storage import _strand
 from laneway.storage._strand import MAX_THREADS, Strand
 
 
@@ -124,6 +126,56 @@ async def test_a_loop_that_is_gone_loses_only_its_own_answer() -> None:
     await strand.run(lambda: None)
     assert done == [1]
     strand.close()
+
+
+def test_loops_that_come_and_go_leave_no_open_files() -> None:
+    """What wakes a loop is closed with it; the strand goes on with the next one, and with two at once."""
+    strand = Strand()
+
+    async def work() -> list[int]:
+        return await asyncio.gather(*(strand.run(lambda i=i: i) for i in range(5)))
+
+    def loop() -> None:
+        assert asyncio.run(work()) == list(range(5))
+
+    loop()
+    gc.collect()
+    before = open_files()
+    for _ in range(20):
+        beside = threading.Thread(target=loop)
+        beside.start()
+        loop()
+        beside.join()
+    gc.collect()
+    assert open_files() <= before + MAX_THREADS
+    strand.close()
+
+
+def open_files() -> int:
+    """Return how many there are, where the system says it."""
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+async def test_where_there_is_no_eventfd_queues_and_sockets_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other systems than Linux: slower, and the same otherwise."""
+    monkeypatch.delattr(os, "eventfd", raising=False)
+    monkeypatch.setattr(_strand, "_pool", _strand._Pool())  # pyright: ignore[reportPrivateUsage] - threads that were not started yet
+
+    def elsewhere() -> None:
+        async def work() -> None:
+            strand = Strand()
+            assert await asyncio.gather(*(strand.run(lambda i=i: i) for i in range(50))) == list(range(50))
+            with pytest.raises(ZeroDivisionError):
+                await strand.run(lambda: 1 // 0)
+            strand.close()
+
+        asyncio.run(work())
+
+    await asyncio.to_thread(elsewhere)
+    monkeypatch.undo()
+    async with asyncio.timeout(20):
+        while storage_threads():
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
