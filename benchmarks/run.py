@@ -208,6 +208,7 @@ def show_starts(reps: int) -> tuple[bool, dict[str, dict[str, float]]]:
     met &= show("W4  the same, memory", [starts["agent"]["mb"]], 40, "MB")
     met &= show("W4  laneway --help", [starts["help"]["ms"]], 200, "ms")
     show("W4  the interpreter alone", [starts["python"]["ms"]], None, "ms")
+    show("W4  an Agent, in starts of the interpreter", [starts["agent"]["ms"] / starts["python"]["ms"]], None, "x")
     return met, starts
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import re
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import jiter
 import msgspec
 
+if TYPE_CHECKING:
+    import json
+
 _ESCAPES = {c: f"\\u{c:04x}" for c in range(0x20)} | {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x08: "\\b", 0x0C: "\\f"}
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
-_BAD_ESCAPE = re.compile(r'\\(u[0-9a-fA-F]{4}|["\\/bfnrt]|.|\Z)', re.DOTALL)
+_STRING = r'(?s)"(?:[^"\\]|\\.)*(?:"|\\?\Z)'
+_BAD_ESCAPE = r'(?s)\\(u[0-9a-fA-F]{4}|["\\/bfnrt]|.|\Z)'
 
 
 def repair(text: str) -> str:
     """Escape what some models write raw inside strings: control characters, and backslashes that escape nothing."""
-    return _STRING.sub(lambda m: _BAD_ESCAPE.sub(_fix_escape, m.group()).translate(_ESCAPES), text)
+    return re.sub(_STRING, lambda m: re.sub(_BAD_ESCAPE, _fix_escape, m.group()).translate(_ESCAPES), text)
 
 
 def _fix_escape(match: re.Match[str]) -> str:
@@ -28,6 +30,8 @@ def parse_partial(text: str) -> dict[str, Any]:
     """Return the object that unfinished JSON text holds so far; `{}` for anything else. Never raises."""
     if not text.strip():
         return {}
+    import jiter  # here and below: what streams tool calls pays for the parsers, not whoever imports laneway
+
     for candidate in (text, None):
         source = repair(text) if candidate is None else candidate
         try:
@@ -42,7 +46,11 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-_STRICT = json.JSONDecoder(parse_constant=_no_constant)
+@functools.cache
+def _strict() -> json.JSONDecoder:
+    import json
+
+    return json.JSONDecoder(parse_constant=_no_constant)
 
 
 def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:
@@ -61,12 +69,12 @@ def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:
         return cast("dict[str, Any]", value), None
     try:
         try:
-            value = _STRICT.decode(text)
+            value = _strict().decode(text)
         except ValueError:
             fixed = repair(text)
             if fixed == text:
                 raise
-            value = _STRICT.decode(fixed)
+            value = _strict().decode(fixed)
     except (ValueError, RecursionError) as error:
         return {}, f"the arguments are not complete, valid JSON ({error}); received: {_shorten(text)}"
     if not isinstance(value, dict):

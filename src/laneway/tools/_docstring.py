@@ -16,9 +16,10 @@ _DROPPED = {"returns", "return", "yields", "yield", "raises", "raise", "attribut
 _KEPT = {"note", "notes", "example", "examples", "warning", "warnings"}
 _HEADINGS = _PARAMETERS | _DROPPED | _KEPT
 
-_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\((?:[^()]|\([^()]*\))*\))?\s*:(?:\s+(.*)|)$")
-_NUMPY_ENTRY = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
-_SPHINX_FIELD = re.compile(r":(\w+)(?:\s+([^:]*?))?:(?:\s+(.*)|)$")
+# Patterns of the module are texts, compiled at their first use: compiling them is a part of what the import costs.
+_GOOGLE_ENTRY = r"\*{0,2}(\w+)\s*(?:\((?:[^()]|\([^()]*\))*\))?\s*:(?:\s+(.*)|)$"
+_NUMPY_ENTRY = r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$"
+_SPHINX_FIELD = r":(\w+)(?:\s+([^:]*?))?:(?:\s+(.*)|)$"
 _SPHINX_PARAMETER = {"param", "parameter", "arg", "argument", "key", "keyword"}
 _SPHINX_OTHER = {"type", "return", "returns", "rtype", "raise", "raises", "except", "exception", "yield", "yields", "ytype", "var", "ivar", "vartype"}
 
@@ -93,7 +94,7 @@ def _google_entries(body: list[str]) -> dict[str, str]:
     base = min((_indent(line) for line in body if line.strip()), default=0)
     current: list[str] = []
     for line in body:
-        match = _GOOGLE_ENTRY.match(line.strip()) if line.strip() and _indent(line) == base else None
+        match = re.match(_GOOGLE_ENTRY, line.strip()) if line.strip() and _indent(line) == base else None
         if match is not None:
             current = entries[match[1]] = [match[2] or ""]
         else:
@@ -105,7 +106,7 @@ def _numpy_entries(body: list[str]) -> dict[str, str]:
     entries: dict[str, list[str]] = {}
     current: list[str] = []
     for line in body:
-        match = _NUMPY_ENTRY.match(line) if line.strip() and _indent(line) == 0 else None
+        match = re.match(_NUMPY_ENTRY, line) if line.strip() and _indent(line) == 0 else None
         if match is not None:
             current = []
             for name in match[1].split(","):
@@ -120,7 +121,7 @@ def _without_sphinx(lines: Iterator[str], parameters: dict[str, str]) -> Iterato
     fields: dict[str, list[str]] = {}
     current: list[str] | None = None  # the field whose continuation lines may follow
     for line in lines:
-        match = _SPHINX_FIELD.match(line.strip()) if _indent(line) == 0 else None
+        match = re.match(_SPHINX_FIELD, line.strip()) if _indent(line) == 0 else None
         kind = match[1].lower() if match is not None else ""
         if match is not None and kind in _SPHINX_PARAMETER and match[2]:
             current = fields[match[2].split()[-1].lstrip("*")] = [match[3] or ""]

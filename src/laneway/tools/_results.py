@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
@@ -77,6 +76,7 @@ def _to_json(value: Any) -> Any:
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and isinstance(value, pydantic.BaseModel):
         return value.model_dump(mode="json")
-    if isinstance(value, PurePath):
+    pathlib = sys.modules.get("pathlib")  # not imported for this: it is a tenth of what importing laneway costs
+    if pathlib is not None and isinstance(value, pathlib.PurePath):
         return str(value)
     raise TypeError(f"it holds an object of type {type(value).__name__}")

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 from laneway.tools.base import ToolRun
 
 EMPTY: Any = inspect.Parameter.empty
-_NAMES_TOOL_RUN = re.compile(r"(?:(?:\w+\.)*Optional\[)?(?:\w+\.)*ToolRun\]?(?:\|None)?")
-_NOISE = re.compile(r"""ForwardRef\(|["'()\s]""")
+# texts, compiled at their first use: see `_docstring`
+_NAMES_TOOL_RUN = r"(?:(?:\w+\.)*Optional\[)?(?:\w+\.)*ToolRun\]?(?:\|None)?"
+_NOISE = r"""ForwardRef\(|["'()\s]"""
 
 
 @dataclass(slots=True, frozen=True)
@@ -142,7 +143,7 @@ def _resolve(annotation: Any, function: Callable[..., Any], name: str, tool_name
     try:
         return typing.get_type_hints(holder, getattr(core, "__globals__", {}), known, include_extras=True)[name]
     except NameError as error:
-        if _NAMES_TOOL_RUN.fullmatch(_NOISE.sub("", str(annotation))):
+        if re.fullmatch(_NAMES_TOOL_RUN, re.sub(_NOISE, "", str(annotation))):
             return ToolRun  # imported for type checkers only
         raise TypeError(
             f"tool {tool_name!r}: the annotation {annotation!r} of parameter {name!r} cannot be resolved ({error}); "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -150,6 +149,8 @@ def _error(name: str, problems: Iterable[_Problem], received: Any) -> ToolArgume
     listed = list(dict.fromkeys(f"  - {path}: {message}" for path, message in problems))
     if len(listed) > _MAX_PROBLEMS:
         listed[_MAX_PROBLEMS:] = [f"  - … and {len(listed) - _MAX_PROBLEMS} more"]
+    import json  # where something is wrong, and only there
+
     shown = json.dumps(received, indent=2, ensure_ascii=False, default=repr)
     if len(shown) > _MAX_SHOWN:
         shown = f"{shown[:_MAX_SHOWN]}… ({len(shown) - _MAX_SHOWN} more characters)"
@@ -168,6 +169,8 @@ def _shown(value: Any) -> str:
         return "an array"
     if value is None:
         return "null"
+    import json
+
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
