@@ -146,13 +146,25 @@ def _add_optional(a: int | None, b: int | None) -> int | None:
 # ---------------------------------------------------------------------------------------------------- messages
 
 
+class ToolGrammar(_Value, kw_only=True, frozen=True):
+    """What a tool's text must look like, in the notations that providers take; where both are given and taken, Lark goes first."""
+
+    lark: str | None = None
+    regex: str | None = None
+
+
 class ToolDeclaration(_Value, kw_only=True, frozen=True):
-    """A tool as the model sees it; `parameters` is a JSON Schema object. `strict` asks the provider to follow it to the letter."""
+    """A tool as the model sees it; `parameters` is a JSON Schema object. `strict` asks the provider to follow it to the letter.
+
+    `grammar` is for a tool whose only parameter is a required string: a model that can is held to it and writes the text as it is, not as JSON;
+    other models get the parameters.
+    """
 
     name: str
     description: str
     parameters: dict[str, Any]
     strict: bool | None = None
+    grammar: ToolGrammar | None = None
 
 
 class DeferredHandle(_Value, kw_only=True, frozen=True):

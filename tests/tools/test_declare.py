@@ -16,7 +16,18 @@ import pytest
 from laneway.abort import AbortController
 from laneway.agent import Agent
 from laneway.errors import ToolError
-from laneway.messages import AssistantMessage, TextContent, ToolCall, ToolResult, ToolResultMessage
+from laneway.llm._grammar import RawInput, raw_input
+from laneway.messages import (
+    AssistantMessage,
+    SystemMessage,
+    TextContent,
+    ToolCall,
+    ToolGrammar,
+    ToolResult,
+    ToolResultMessage,
+    decode_message,
+    encode,
+)
 from laneway.testing import Scripted, call, calls, provider_ready, text
 from laneway.tools import AgentTool, ToolRun, tool
 from laneway.tools._validate import validate_arguments
@@ -79,6 +90,27 @@ def test_options_override_what_the_function_says():
 
     assert (forecast.name, forecast.description, forecast.label) == ("wx", "Weather.\nNow.", "Weather")
     assert (forecast.execution_mode, forecast.replay, forecast.timeout, forecast.strict) == ("sequential", "safe", 2.5, True)
+
+
+def test_a_grammar_is_part_of_the_declaration():
+    """05 §1.8: and only where there is one, so that stored declarations keep their bytes."""
+    grammar = ToolGrammar(lark="start: WORD", regex="[a-z]+")
+
+    @tool(grammar=grammar)
+    def say(word: str) -> str:
+        """Say a word."""
+        return word
+
+    @tool
+    def shout(word: str) -> str:
+        """Shout it."""
+        return word
+
+    assert say.declaration.grammar == grammar
+    assert raw_input(say.declaration) == RawInput(syntax="lark", definition="start: WORD", property="word")
+    message = SystemMessage(tools_added=[say.declaration], timestamp=0)
+    assert decode_message(encode(message)) == message
+    assert b"grammar" not in encode(shout.declaration)
 
 
 async def test_the_function_is_usable_as_before():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 
 from laneway.abort import AbortSignal
 from laneway.errors import ToolError
-from laneway.messages import ToolResult
+from laneway.messages import ToolGrammar, ToolResult
 from laneway.tools._docstring import parse_docstring
 from laneway.tools._results import to_result
 from laneway.tools._schema import plain_arguments
@@ -140,6 +140,7 @@ def tool(
     replay: Replay = "never",
     timeout: float | None = None,
     strict: bool | None = None,
+    grammar: ToolGrammar | None = None,
 ) -> FunctionTool[P, R]: ...
 @overload
 def tool(
@@ -154,6 +155,7 @@ def tool(
     replay: Replay = "never",
     timeout: float | None = None,
     strict: bool | None = None,
+    grammar: ToolGrammar | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Make a tool of a typed function, sync or async. Use it bare (`@tool`) or with options (`@tool(replay="safe")`).

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from laneway.abort import AbortSignal
 from laneway.errors import ToolError
-from laneway.messages import TextContent, ToolDeclaration, ToolResult
+from laneway.messages import TextContent, ToolDeclaration, ToolGrammar, ToolResult
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -36,9 +36,10 @@ class AgentTool:
     `update(partial)` as it goes. `prepare_arguments` maps legacy arguments before validation.
     `execution_mode="sequential"` makes every batch with this tool run one call at a time. `replay` is the author's answer, in the
     durable harness, to "the process died while this call ran": "never" reports an interruption to the model, "safe" runs it again.
-    `timeout` is in seconds. `strict` asks providers to enforce the schema.
+    `timeout` is in seconds. `strict` asks providers to enforce the schema; `grammar` (of a tool with one required string) to enforce what
+    the string looks like, where a model can.
 
-    Two tools are declared alike when name, description and parameters are equal; see `declaration`.
+    Two tools are declared alike when name, description, parameters, strict and grammar are equal; see `declaration`.
     """
 
     name: str
@@ -51,6 +52,7 @@ class AgentTool:
     replay: Replay = "never"
     timeout: float | None = None
     strict: bool | None = None
+    grammar: ToolGrammar | None = None
     _declaration: ToolDeclaration | None = field(default=None, init=False, repr=False, compare=False)
     _validator: Any = field(default=None, init=False, repr=False, compare=False)  # owned by laneway.tools._validate
 
@@ -64,7 +66,9 @@ class AgentTool:
         """What the model is told of this tool; computed once."""
         if self._declaration is None:
             schema = self.parameters if isinstance(self.parameters, dict) else self.parameters.model_json_schema()
-            self._declaration = ToolDeclaration(name=self.name, description=self.description, parameters=schema, strict=self.strict)
+            self._declaration = ToolDeclaration(
+                name=self.name, description=self.description, parameters=schema, strict=self.strict, grammar=self.grammar
+            )
         return self._declaration
 
 

@@ -20,6 +20,7 @@ from laneway.messages import (
     ThinkingContent,
     ToolCall,
     ToolDeclaration,
+    ToolGrammar,
     ToolResultMessage,
     UserMessage,
 )
@@ -48,6 +49,10 @@ openai = pytest.importorskip("openai", reason="the official SDK is the oracle of
 
 TOOL = ToolDeclaration(name="my.read", description="Reads.", parameters={"type": "object", "properties": {"path": {"type": "string"}}}, strict=True)
 LATER = ToolDeclaration(name="later", description="", parameters={})
+PATCH = ToolDeclaration(
+    name="patch", description="Patches.", parameters={"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
+    grammar=ToolGrammar(lark="start: /.+/"),
+)  # fmt: skip
 IMAGE = ImageContent(data="aGk=", mime_type="image/png")
 FIELDS: dict[str, Any] = {
     "provider": "openai", "base_url": "https://api.openai.com/v1", "reasoning": True, "input": ("text", "image"), "max_tokens": 9000,
@@ -60,6 +65,10 @@ MODELS = {
         compat={"supports_mid_convo_system_messages": True, "supports_additional_tools": True, "supports_explicit_prompt_cache_mode": True},
     ),
     "no reasoning": model(provider="openai"),
+    "grammars and search": model(
+        id="search", **FIELDS,
+        compat={"supports_mid_convo_system_messages": True, "supports_tool_search": True, "supports_grammar_tools": True},
+    ),
 }  # fmt: skip
 
 
@@ -82,7 +91,7 @@ def conversation(of: Model) -> list[Message]:
         SystemMessage(content="You help.", tools_added=[TOOL]),
         UserMessage(content="hi"),
         foreign,
-        SystemMessage(content="Be brief.", tools_added=[LATER]),
+        SystemMessage(content="Be brief.", tools_added=[LATER, PATCH]),
         ToolResultMessage(tool_call_id="toolu_1", tool_name="my.read", content=[TextContent(text="ok"), IMAGE]),
         UserMessage(content=[TextContent(text="look"), IMAGE]),
         AssistantMessage(content=[TextContent(text="half")], stop_reason="error"),

@@ -202,6 +202,16 @@ def test_the_input_of_a_custom_tool_is_shown_as_json() -> None:
     assert failure.info.kind == "protocol"
 
 
+def test_the_input_of_a_declared_grammar_tool_is_its_one_argument() -> None:
+    """05 §1.8, sc. 113: under the name of the tool's own parameter, whatever it is called."""
+    decoder = Decoder(model(), StreamWriter(model()), raw_inputs={"patch": 'the "text"'})
+    events = [created(), added(custom()), delta("custom_tool_call_input", "a"), done(custom("ab")), completed()]
+    seen = [event for each in events for event in decoder.feed(dumped(each))]
+    assert "".join(event.delta for event in seen if isinstance(event, ToolCallDelta)) == '{"the \\"text\\"":"ab'
+    ended = next(event for event in decoder.finish() if isinstance(event, StreamDone))
+    assert ended.message.tool_calls == [ToolCall(id="call_1|ctc_1", name="patch", arguments={'the "text"': "ab"})]
+
+
 @pytest.mark.parametrize("raw", ["", "  ", "null"])
 def test_no_arguments_are_an_empty_object(raw: str) -> None:
     """B20."""

@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from laneway.errors import ModelError
-from laneway.llm._transform import IMAGE_PLACEHOLDER, encode_body
+from laneway.llm._transform import IMAGE_PLACEHOLDER, encode_body, legal_tool_name
 from laneway.llm.base import Model, StreamOptions, Transcript, encode_json
 from laneway.llm.wire.openai_responses import ResponsesCompat, encode, resolve_compat
 from laneway.llm.wire.openai_responses.encode import affinity_headers
@@ -23,6 +24,7 @@ from laneway.messages import (
     ThinkingContent,
     ToolCall,
     ToolDeclaration,
+    ToolGrammar,
     ToolResultMessage,
     UserMessage,
 )
@@ -202,6 +204,81 @@ def test_changes_are_collapsed_where_the_model_cannot_take_them() -> None:
     found = body(*messages)
     assert found["input"] == [{"role": "system", "content": "S\n\nmore"}, ASKED, ASKED]
     assert [tool["name"] for tool in found["tools"]] == ["other"]
+
+
+PATCH = ToolDeclaration(
+    name="my.patch", description="Patches.", parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    grammar=ToolGrammar(lark="start: /.+/", regex=".+"),
+)  # fmt: skip
+PATCH_NAME = legal_tool_name("my.patch")
+GRAMMAR = model(compat={"supports_grammar_tools": True})
+
+
+def test_a_grammar_tool_is_declared_with_its_grammar_where_the_model_can() -> None:
+    """05 §1.8: Lark before a regular expression; elsewhere it is a function like others; a choice names it as what it is."""
+    found = body(SystemMessage(tools_added=[PATCH]), USER, of=GRAMMAR, tool_choice="my.patch")
+    form = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
+    assert found["tools"] == [{"type": "custom", "name": PATCH_NAME, "description": "Patches.", "format": form}]
+    assert found["tool_choice"] == {"type": "custom", "name": PATCH_NAME}
+    plain = body(SystemMessage(tools_added=[PATCH]), USER, tool_choice={"name": "my.patch"})
+    assert plain["tools"][0]["parameters"] == PATCH.parameters
+    assert plain["tool_choice"] == {"type": "function", "name": PATCH_NAME}
+    regex = replace(PATCH, grammar=ToolGrammar(regex="a+"))
+    assert body(SystemMessage(tools_added=[regex]), USER, of=GRAMMAR)["tools"][0]["format"]["syntax"] == "regex"
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        replace(PATCH, grammar=ToolGrammar()),
+        replace(PATCH, parameters={"type": "object", "properties": {"text": {"type": "string"}}}),
+        replace(PATCH, parameters={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}),
+        replace(PATCH, parameters={"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a", "b"]}),
+    ],
+    ids=["empty", "optional", "number", "two"],
+)
+def test_a_grammar_that_cannot_be_used_is_an_error_that_names_the_tool(tool: ToolDeclaration) -> None:
+    """05 §1.8: only where the model could have used it."""
+    with pytest.raises(ModelError, match=r"my\.patch"):
+        body(SystemMessage(tools_added=[tool]), USER, of=GRAMMAR)
+    assert body(SystemMessage(tools_added=[tool]), USER)["tools"][0]["type"] == "function"
+
+
+def test_calls_of_grammar_tools_and_their_results_are_what_they_were() -> None:
+    """05 §4.3, §11.21: raw text, and a result of the call's own type; of other models too, and when the tool is gone; keyed on the call."""
+    own = ToolCall(id="call_1|ctc_1", name="my.patch", arguments={"text": "a"})
+    other = foreign(ToolCall(id="toolu_2", name="my.patch", arguments={"text": "b"}))
+    broken = foreign(ToolCall(id="toolu_3", name="my.patch", arguments={}, arguments_error="no JSON"))
+    messages = (
+        SystemMessage(tools_added=[PATCH]), USER, said(own, of=GRAMMAR), result("call_1|ctc_1"), SystemMessage(tools_removed=["my.patch"]), other,
+        result("toolu_2"), broken, result("toolu_3"),
+    )  # fmt: skip
+    found = sent(*messages, of=GRAMMAR)[1:]
+    raw = {"type": "custom_tool_call", "name": PATCH_NAME}
+    assert found[0] == {**raw, "id": "ctc_1", "call_id": "call_1", "input": "a"}
+    assert found[2] == {**raw, "call_id": "toolu_2", "input": "b"}
+    assert [item["type"] for item in found[1::2]] == ["custom_tool_call_output", "custom_tool_call_output", "function_call_output"]
+    unable = [item["type"] for item in sent(*messages)[1:]]
+    assert unable == ["custom_tool_call", "custom_tool_call_output", *["function_call", "function_call_output"] * 2]  # its own stays what it was
+
+
+def test_later_tools_come_as_found_where_there_is_no_item_for_them() -> None:
+    """05 §4.3: a search of the client's that has ended, the same in every request; an item of their own is preferred."""
+    first, second, third = (SystemMessage(tools_added=[tool]) for tool in (TOOL, OTHER, PATCH))
+    messages = (first, USER, second, USER, third, USER)
+    both = {"supports_mid_convo_system_messages": True, "supports_tool_search": True, "supports_grammar_tools": True}
+    found = body(*messages, of=model(compat=both))
+    assert [tool["name"] for tool in found["tools"]] == ["read"]
+    search, output, _, later, patch, _ = found["input"][1:]
+    assert (search["type"], output["type"]) == ("tool_search_call", "tool_search_output")
+    assert search["call_id"] == output["call_id"] != later["call_id"]
+    assert (search["execution"], search["status"], search["arguments"]) == ("client", "completed", {"query": "other"})
+    assert [(tool["name"], tool["defer_loading"]) for tool in output["tools"]] == [("other", True)]
+    assert [(tool["type"], tool["name"]) for tool in patch["tools"]] == [("custom", PATCH_NAME)]
+    assert body(*messages, of=model(compat=both)) == found
+    assert body(*messages[:4], of=model(compat=both))["input"] == found["input"][:4]
+    preferred = body(*messages, of=model(compat={**both, "supports_additional_tools": True}))
+    assert [item["type"] for item in preferred["input"] if "type" in item] == ["additional_tools"] * 2
 
 
 def test_changes_stay_where_they_are_where_the_model_can_take_them() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from laneway.llm._client import Prepared, stream_events
 from laneway.llm._http import is_local
 from laneway.llm._thinking import requested_level
-from laneway.llm._transform import system_messages, tool_name_map
 from laneway.llm._writer import StreamWriter
 from laneway.llm.base import AssistantStream, Model, ProviderFailure, StreamOptions, Transcript
 from laneway.llm.wire.azure.encode import encode, responses_url
-from laneway.llm.wire.openai_responses import Decoder, ResponsesCompat, resolve_compat
+from laneway.llm.wire.openai_responses import ResponsesCompat, resolve_compat
+from laneway.llm.wire.openai_responses.client import make_decoder
 
 
 def stream(model: Model, transcript: Transcript, options: StreamOptions) -> AssistantStream:
@@ -22,9 +22,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
         url = responses_url(model, options.env)
         authorization = _authorization(model, options, resolve_compat(model))
         body = encode(model, taken, options)
-        declared = [tool for message in system_messages(taken.messages) for tool in message.tools_added or ()]
-        decoder = Decoder(model, writer, names=tool_name_map(declared), service_tier=body.get("service_tier"), turn=len(taken.messages))
-        return Prepared(url=url, body=body, headers=authorization, decoder=decoder)
+        return Prepared(url=url, body=body, headers=authorization, decoder=make_decoder(model, taken, writer, body))
 
     return stream_events(model, options, writer, prepare)
 

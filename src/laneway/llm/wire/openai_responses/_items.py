@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
+from laneway.llm._grammar import raw_input
 from laneway.llm._strict import NotStrict, strict_schema
-from laneway.llm._transform import legal_tool_name, render_system_update, same_model
+from laneway.llm._transform import legal_tool_name, render_system_update, same_model, short_hash
 from laneway.llm.base import Model
 from laneway.messages import (
     AssistantMessage,
@@ -27,26 +28,38 @@ from laneway.messages import (
 
 MAX_ID = 64
 CUSTOM_INPUT = "input"
-"""The argument under which the raw input of a custom tool is kept."""
+"""The argument under which the raw input of a custom tool is kept that nobody declared."""
 
 
 class ItemStyle(Struct, kw_only=True, frozen=True):
     """What decides how items look; equal styles (for one model) give equal items.
 
     `leading_systems` system messages at the head are not written: they are the prompt. Later ones are written in place with
-    `mid_system`, and declare their tools in place (with `mid_tools`) if they come after the first `folded_systems`.
+    `mid_system`, and declare their tools in place if they come after the first `folded_systems`: in an item of their own ("item"), or as what a
+    search for tools found ("search"). `raw_inputs` are the grammar tools: name, and the argument that holds the text.
     """
 
     role: str
     leading_systems: int
     mid_system: bool
     folded_systems: int
-    mid_tools: bool
+    mid_tools: Literal["item", "search"] | None
     strict_tools: bool
+    grammar_tools: bool
+    raw_inputs: tuple[tuple[str, str], ...]
 
 
-def declare_tool(tool: ToolDeclaration, *, strict: bool) -> dict[str, Any]:
-    """Return a tool's declaration. `strict` says that the server knows the word; without one it would try to be strict of its own accord."""
+def declare_tool(tool: ToolDeclaration, *, strict: bool, grammar: bool = False) -> dict[str, Any]:
+    """Return a tool's declaration. `strict` says that the server knows the word; without one it would try to be strict of its own accord.
+    `grammar` says that it can hold a text to a grammar.
+
+    Raises:
+        ModelError: the tool's grammar cannot be used.
+    """
+    raw = raw_input(tool) if grammar else None
+    if raw is not None:
+        form = {"type": "grammar", "syntax": raw.syntax, "definition": raw.definition}
+        return {"type": "custom", "name": legal_tool_name(tool.name), "description": tool.description, "format": form}
     parameters: dict[str, Any] = tool.parameters
     if parameters.get("type", "object") == "object" and "properties" not in parameters:
         parameters = {**parameters, "type": "object", "properties": {}}
@@ -65,11 +78,12 @@ def declare_tool(tool: ToolDeclaration, *, strict: bool) -> dict[str, Any]:
 class ItemConverter:
     """Writes the items of one model's conversation; nothing waits."""
 
-    __slots__ = ("_custom", "_model", "_style", "_systems", "items")
+    __slots__ = ("_custom", "_model", "_raw_inputs", "_style", "_systems", "items")
 
     def __init__(self, model: Model, style: ItemStyle) -> None:
         self._model = model
         self._style = style
+        self._raw_inputs = dict(style.raw_inputs)
         self.items: list[dict[str, Any]] = []
         self._systems = 0
         self._custom: set[str] = set()  # calls of custom tools, whose results have a type of their own
@@ -101,11 +115,21 @@ class ItemConverter:
         if not self._style.mid_system or self._systems <= self._style.leading_systems:
             return
         if self._style.mid_tools and self._systems > self._style.folded_systems and message.tools_added:
-            tools = [declare_tool(tool, strict=self._style.strict_tools) for tool in message.tools_added]
-            self.items.append({"type": "additional_tools", "role": "developer", "tools": tools})
+            self._add_tools(message.tools_added)
         text = render_system_update(message)
         if text:
             self.items.append({"role": self._style.role, "content": clean_text(text)})
+
+    def _add_tools(self, added: list[ToolDeclaration]) -> None:
+        style = self._style
+        tools = [declare_tool(tool, strict=style.strict_tools, grammar=style.grammar_tools) for tool in added]
+        if style.mid_tools == "item":
+            self.items.append({"type": "additional_tools", "role": "developer", "tools": tools})
+            return
+        names: list[str] = [tool["name"] for tool in tools]
+        search = {"call_id": f"load_{short_hash(f'{self._systems}|{names}', 20)}", "execution": "client", "status": "completed"}
+        self.items.append({"type": "tool_search_call", **search, "arguments": {"query": " ".join(names)}})
+        self.items.append({"type": "tool_search_output", **search, "tools": [{**tool, "defer_loading": True} for tool in tools]})
 
     # -- assistant
 
@@ -144,14 +168,23 @@ class ItemConverter:
 
     def _call(self, call: ToolCall, whole: bool) -> dict[str, Any]:
         call_id, _, item_id = call.id.partition("|")
-        raw = call.arguments.get(CUSTOM_INPUT)
-        if whole and item_id.startswith("ctc_") and isinstance(raw, str):
+        raw = self._raw_text(call, whole and item_id.startswith("ctc_"))
+        if raw is not None:
             self._custom.add(call_id)
-            return {"type": "custom_tool_call", "id": item_id, "call_id": call_id, "name": call.name, "input": clean_text(raw)}
+            custom = {"type": "custom_tool_call", "call_id": call_id, "name": call.name, "input": clean_text(raw)}
+            return {**custom, "id": item_id} if whole and item_id.startswith("ctc_") else custom
         item: dict[str, Any] = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": compact_json(call.arguments)}
         if whole and item_id.startswith("fc_"):
             item["id"] = item_id
         return item
+
+    def _raw_text(self, call: ToolCall, was_raw: bool) -> str | None:
+        """Return the text that is all a call says, if its tool takes one as it is."""
+        values: list[Any] = list(call.arguments.values())
+        if len(values) != 1 or not isinstance(values[0], str):
+            return None
+        name = self._raw_inputs.get(call.name, next(iter(call.arguments)) if was_raw else None)
+        return values[0] if name in call.arguments else None
 
     # -- tool results
 

@@ -20,14 +20,17 @@ _PARAGRAPH = "\n\n"
 
 
 class _Slot:
-    """An output item that is still open. `part` is the piece of a reasoning that came last; `raw` is the input of a custom call so far."""
+    """An output item that is still open. `part` is the piece of a reasoning that came last; `raw` is the input of a custom call so far,
+    `property` the argument that it is.
+    """
 
-    __slots__ = ("at", "halves", "item_id", "kind", "part", "raw")
+    __slots__ = ("at", "halves", "item_id", "kind", "part", "property", "raw")
 
-    def __init__(self, kind: Kind, at: int, item_id: str) -> None:
+    def __init__(self, kind: Kind, at: int, item_id: str, property: str = CUSTOM_INPUT) -> None:
         self.kind: Kind = kind
         self.at = at
         self.item_id = item_id
+        self.property = property
         self.halves: HalfPairs | None = None
         self.part: tuple[str | None, int | None] | None = None
         self.raw: list[str] = []
@@ -36,13 +39,16 @@ class _Slot:
 class Slots:
     """The open items of a response, by their output index (by their id where a server gives none)."""
 
-    def __init__(self, writer: StreamWriter, names: Mapping[str, str], *, provider: str, turn: int = 0) -> None:
+    def __init__(
+        self, writer: StreamWriter, names: Mapping[str, str], *, provider: str, turn: int = 0, raw_inputs: Mapping[str, str] | None = None
+    ) -> None:
         self.mend = False  # whether the event at hand may hold half a character
         self.calls = 0
         self._writer = writer
         self._names = names
         self._provider = provider
         self._turn = turn
+        self._raw_inputs = raw_inputs or {}
         self._open: dict[Any, _Slot] = {}
         self._plain: dict[int, int] = {}  # open texts for which nothing waits: output index → block
         self._seen: set[str] = set()  # the ids of all items so far
@@ -83,7 +89,7 @@ class Slots:
             self.calls += 1
         if item_id:
             self._seen.add(item_id)
-        slot = self._open[key] = _Slot(kind, at, item_id)
+        slot = self._open[key] = _Slot(kind, at, item_id, self._raw_inputs.get(as_str(item.get("name")) or "", CUSTOM_INPUT))
         return slot
 
     def _call_id(self, item: dict[str, Any], item_id: str, name: str) -> str:
@@ -148,7 +154,7 @@ class Slots:
 
     def _append_raw(self, slot: _Slot, text: str) -> None:
         """Show the raw input of a custom tool as what it is kept as: the JSON of an object with one string."""
-        opening = "" if slot.raw else f'{{"{CUSTOM_INPUT}":"'
+        opening = "" if slot.raw else f'{{{compact_json(slot.property)}:"'
         slot.raw.append(text)
         self._writer.arguments(slot.at, opening + json.dumps(text, ensure_ascii=False)[1:-1])
 
@@ -216,7 +222,7 @@ class Slots:
         if full is not None:
             self._extend(slot, full)
         if slot.kind == "custom":
-            self._writer.close(slot.at, arguments=compact_json({CUSTOM_INPUT: "".join(slot.raw)}))
+            self._writer.close(slot.at, arguments=compact_json({slot.property: "".join(slot.raw)}))
         else:
             self._writer.close(slot.at, arguments=full or None)
 
@@ -234,7 +240,7 @@ class Slots:
         for slot in self._open.values():
             self._flush(slot)
             if slot.kind == "custom":
-                self._writer.close(slot.at, arguments=compact_json({CUSTOM_INPUT: "".join(slot.raw)}))
+                self._writer.close(slot.at, arguments=compact_json({slot.property: "".join(slot.raw)}))
         self._open.clear()
 
     def catch_up(self, output: list[dict[str, Any]]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from laneway.llm._client import Prepared, stream_events
+from laneway.llm._grammar import raw_inputs
 from laneway.llm._http import is_local
 from laneway.llm._thinking import requested_level
 from laneway.llm._transform import system_messages, tool_name_map
@@ -11,7 +14,6 @@ from laneway.llm.base import AssistantStream, Model, ProviderFailure, StreamOpti
 from laneway.llm.wire.openai_responses.compat import ResponsesCompat, find_profile, resolve_compat
 from laneway.llm.wire.openai_responses.decode import Decoder
 from laneway.llm.wire.openai_responses.encode import affinity_headers, encode
-from laneway.messages import ToolDeclaration
 
 
 def stream(model: Model, transcript: Transcript, options: StreamOptions) -> AssistantStream:
@@ -28,15 +30,17 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
             url=f"{_base_url(model)}/responses",
             body=body,
             headers={**authorization, **affinity_headers(options, compat)},
-            decoder=Decoder(model, writer, names=tool_name_map(all_tools(taken)), service_tier=body.get("service_tier"), turn=len(taken.messages)),
+            decoder=make_decoder(model, taken, writer, body),
         )
 
     return stream_events(model, options, writer, prepare)
 
 
-def all_tools(transcript: Transcript) -> list[ToolDeclaration]:
-    """Return every tool that was ever declared: the model may still call one that has just been removed."""
-    return [tool for message in system_messages(transcript.messages) for tool in message.tools_added or ()]
+def make_decoder(model: Model, transcript: Transcript, writer: StreamWriter, body: dict[str, Any]) -> Decoder:
+    """Return the decoder of the response to `body`. It knows every tool that was ever declared: the model may call one that has just been removed."""
+    tools = [tool for message in system_messages(transcript.messages) for tool in message.tools_added or ()]
+    names, texts, turn = tool_name_map(tools), raw_inputs(tools), len(transcript.messages)
+    return Decoder(model, writer, names=names, raw_inputs=texts, service_tier=body.get("service_tier"), turn=turn)
 
 
 def _base_url(model: Model) -> str:

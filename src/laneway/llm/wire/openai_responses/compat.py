@@ -17,6 +17,7 @@ class ResponsesCompat(Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
 
     Request fields:
         supports_max_output_tokens, supports_strict_mode, supports_long_cache_retention: what the server takes.
+        supports_grammar_tools: a tool with a grammar takes a text that is held to it; else it is a tool with a schema like others.
         supports_explicit_prompt_cache_mode: the prompt cache is steered with `prompt_cache_options` instead of a retention.
         send_session_affinity_headers, session_affinity_format: headers that keep a session on one machine.
         extra_body: sent as it is.
@@ -29,13 +30,15 @@ class ResponsesCompat(Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
     Messages:
         supports_developer_role: the system prompt of a reasoning model has the role "developer".
         supports_mid_convo_system_messages: later system messages stay where they are.
-        supports_additional_tools: so do tools that are added later (needs the former).
+        supports_additional_tools: so do tools that are added later (needs the former); supports_tool_search: they come as what a search for
+            tools found, where there is no other way (needs the same).
 
     keyless: no key is needed.
     """
 
     supports_max_output_tokens: bool = True
     supports_strict_mode: bool = False
+    supports_grammar_tools: bool = False
     supports_long_cache_retention: bool = True
     supports_explicit_prompt_cache_mode: bool = False
     send_session_affinity_headers: bool = True
@@ -50,6 +53,7 @@ class ResponsesCompat(Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
     supports_developer_role: bool = True
     supports_mid_convo_system_messages: bool = False
     supports_additional_tools: bool = False
+    supports_tool_search: bool = False
 
     keyless: bool = False
 

@@ -36,16 +36,24 @@ class Decoder:
     `feed` every event's data, then `finish`. Both return the events that came of it and raise `ProviderFailure` for a response
     that failed; what had been collected by then is in the writer. An output item is a block; what the item says at its end is what counts.
     `names` maps a tool's name on the wire to its real one; `service_tier` is what was asked for, which the response may correct; `turn` is how
-    many messages come before the response, for ids that have to be made.
+    many messages come before the response, for ids that have to be made. `raw_inputs` maps the wire name of a tool that takes a raw text to the
+    argument that it becomes.
     """
 
     def __init__(
-        self, model: Model, writer: StreamWriter, *, names: Mapping[str, str] | None = None, service_tier: Any = None, turn: int = 0
+        self,
+        model: Model,
+        writer: StreamWriter,
+        *,
+        names: Mapping[str, str] | None = None,
+        raw_inputs: Mapping[str, str] | None = None,
+        service_tier: Any = None,
+        turn: int = 0,
     ) -> None:
         self.writer = writer
         self._model = model
         self._tier = as_str(service_tier)
-        self._slots = Slots(writer, names or {}, provider=model.provider, turn=turn)
+        self._slots = Slots(writer, names or {}, provider=model.provider, turn=turn, raw_inputs=raw_inputs)
         self._response: dict[str, Any] = {}
         self._status: str | None = None  # the word of the event that ended the response
 

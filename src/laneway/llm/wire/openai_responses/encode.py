@@ -6,8 +6,9 @@ The body ends with `input`, so a longer conversation's request starts with the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+from laneway.llm._grammar import raw_inputs
 from laneway.llm._thinking import clamp_max_tokens, estimate_context, requested_level, sampling_params, thinking_word
 from laneway.llm._transform import (
     IdPolicy,
@@ -39,12 +40,11 @@ def encode(model: Model, transcript: Transcript, options: StreamOptions) -> dict
     The items in it are shared with later requests of the same conversation: copy the body before changing them.
 
     Raises:
-        ModelError: the model's `compat` is wrong.
+        ModelError: the model's `compat` is wrong, or a tool has a grammar that cannot be used.
     """
     compat = resolve_compat(model)
     messages = transcript.messages
-    in_place = compat.supports_mid_convo_system_messages and compat.supports_additional_tools
-    plan = plan_tools(messages, "additions" if in_place else "none")
+    plan = plan_tools(messages, "additions" if _additions(compat) else "none")
     body: dict[str, Any] = {"model": model.id, "stream": True, "store": False}
     max_tokens = _max_tokens(model, messages, options)
     if max_tokens is not None and compat.supports_max_output_tokens:
@@ -83,18 +83,35 @@ def _max_tokens(model: Model, messages: Sequence[Message], options: StreamOption
 
 def _add_tools(body: dict[str, Any], tools: list[ToolDeclaration], options: StreamOptions, compat: ResponsesCompat) -> None:
     if tools:
-        body["tools"] = [declare_tool(tool, strict=compat.supports_strict_mode) for tool in tools]
+        strict, grammar = compat.supports_strict_mode, compat.supports_grammar_tools
+        declared = [declare_tool(tool, strict=strict, grammar=grammar) for tool in tools]
+        body["tools"] = declared
         if options.tool_choice is not None:
-            body["tool_choice"] = _tool_choice(options.tool_choice)
+            body["tool_choice"] = _tool_choice(options.tool_choice, {tool["name"] for tool in declared if tool["type"] == "custom"})
 
 
-def _tool_choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
-    """ "auto", "none" and "required" (also "any") are the protocol's words; any other string, and `{"name": …}`, names the tool to call."""
+def _tool_choice(choice: str | dict[str, Any], custom: set[str]) -> str | dict[str, Any]:
+    """ "auto", "none" and "required" (also "any") are the protocol's words; any other string, and `{"name": …}`, names the tool to call.
+
+    `custom` are the tools that take a text as it is.
+    """
     if isinstance(choice, str):
         word = "required" if choice == "any" else choice
-        return word if word in ("auto", "none", "required") else {"type": "function", "name": legal_tool_name(choice)}
-    name = choice.get("name")
-    return {"type": "function", **choice, "name": legal_tool_name(name)} if isinstance(name, str) else choice
+        if word in ("auto", "none", "required"):
+            return word
+        choice = {"name": choice}
+    given = choice.get("name")
+    if not isinstance(given, str):
+        return choice
+    name = legal_tool_name(given)
+    return {"type": "custom" if name in custom else "function", **choice, "name": name}
+
+
+def _additions(compat: ResponsesCompat) -> Literal["item", "search"] | None:
+    """Return how tools that are added later stay in their place; None if they cannot."""
+    if not compat.supports_mid_convo_system_messages:
+        return None
+    return "item" if compat.supports_additional_tools else "search" if compat.supports_tool_search else None
 
 
 def _add_cache(body: dict[str, Any], options: StreamOptions, compat: ResponsesCompat) -> None:
@@ -139,10 +156,17 @@ def _input(model: Model, messages: Sequence[Message], plan: ToolPlan, compat: Re
         leading_systems=leading,
         mid_system=compat.supports_mid_convo_system_messages,
         folded_systems=folded,
-        mid_tools=compat.supports_mid_convo_system_messages and compat.supports_additional_tools,
+        mid_tools=_additions(compat),
         strict_tools=compat.supports_strict_mode,
+        grammar_tools=compat.supports_grammar_tools,
+        raw_inputs=_raw_inputs(messages) if compat.supports_grammar_tools else (),
     )
     key = ("openai_responses", model, style)
     items = convert_cached(key, messages, lambda: OutgoingConversation(model, TOOL_IDS, ItemConverter(model, style)))
     prompt = render_system(prompt_message) if prompt_message is not None else ""
     return items.with_lead({"role": role, "content": clean_text(prompt)}) if prompt else items
+
+
+def _raw_inputs(messages: Sequence[Message]) -> tuple[tuple[str, str], ...]:
+    """The grammar tools that were ever declared: their calls stay in the conversation when they are gone."""
+    return tuple(raw_inputs(tool for message in system_messages(messages) for tool in message.tools_added or ()).items())
