@@ -81,7 +81,10 @@ class Frames:
 
 
 def rebuild(frames: Iterable[list[list[Any]]]) -> list[AssistantContent]:
-    """Return the content that committed frames hold; arguments of a call that had not ended are what can be read of them."""
+    """Return the content that committed frames hold; arguments of a call that had not ended are what can be read of them.
+
+    Raises what the garbage it is given leads to.
+    """
     blocks: dict[int, dict[str, Any]] = {}
     for step in (step for frame in frames for step in frame):
         kind, index = step[0], step[1]
@@ -98,6 +101,8 @@ def rebuild(frames: Iterable[list[list[Any]]]) -> list[AssistantContent]:
                 block["text"] = [step[4]]
         elif kind == "+":
             blocks.setdefault(index, {"kind": "text", "text": []}).setdefault("text", []).append(step[2])
+        else:
+            raise ValueError(f"there is no step {kind!r} in a response")
     return [_block(blocks[index]) for index in sorted(blocks)]
 
 

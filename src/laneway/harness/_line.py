@@ -404,7 +404,7 @@ class Line:
             stored = await (mutation or self.runtime.session).get_value(keys.PENDING_ENTRY, entry_id)
             if stored is None:
                 raise Invariant(f"lane {self.name!r} has {entry_id} queued, but its payload is missing")
-            known = self.payloads[entry_id] = keys.read_payload(stored.value)
+            known = self.payloads[entry_id] = keys.decoded(stored, keys.read_payload)
         return known
 
     def _let_go(self) -> None:

@@ -89,7 +89,7 @@ def execution(line: Line) -> LaneExecution:
 async def result_of(runtime: Runtime, operation_id: str) -> OperationResult | None:
     """Return the record of an operation of any lane; None while it is open, or if there is none."""
     stored = await runtime.session.get_value(keys.OP_RESULT, operation_id)
-    return None if stored is None else read_result(stored.value)
+    return None if stored is None else keys.decoded(stored, read_result)
 
 
 # ---------------------------------------------------------------------------------------------------- snapshots
@@ -108,7 +108,7 @@ async def snapshot(line: Line, mutation: Mutation) -> LaneSnapshot:
     read = None if lane.operation is None else await _Reading(line, lane.operation).read(mutation)
     return LaneSnapshot(
         lane=line.name, transcript=transcript, tip_id=lane.tip_id, configuration=lane.configuration, stats=stats,
-        last_result=None if last is None else read_result(last.value), operation=None if read is None else read.now(), queues=queues,
+        last_result=None if last is None else keys.decoded(last, read_result), operation=None if read is None else read.now(), queues=queues,
         faulted=line.runtime.fault is not None,
     )  # fmt: skip
 
@@ -153,7 +153,7 @@ class _Reading:
             if isinstance(call, PendingCall):
                 stored = await mutation.get_value(keys.PENDING_TOOL_OUTPUT, keys.under(self.operation.id, call.result_entry_id))
                 if stored is not None:
-                    self.outputs[call.result_entry_id] = msgspec.convert(stored.value, ToolResult)
+                    self.outputs[call.result_entry_id] = keys.decoded(stored, lambda value: msgspec.convert(value, ToolResult))
         if self.message is not None:
             self.suspended = await suspended_calls(self.line, state.batch, self.message)
 

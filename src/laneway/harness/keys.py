@@ -19,12 +19,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
+from laneway.errors import StorageCorruption
 from laneway.harness.state import (
     AssistantEffectPending,
     DeferredEffectPending,
@@ -37,8 +38,11 @@ from laneway.harness.state import (
     ReadyCall,
     Tools,
 )
+from laneway.llm._writer import describe
 from laneway.messages import AgentMessage, decode_message, encode
-from laneway.storage.base import CustomEntry, DeleteList, DeleteValue, Entry, MessageEntry, SetValue, Write
+from laneway.storage.base import CustomEntry, DeleteList, DeleteValue, Entry, MessageEntry, SetValue, StoredValue, Write
+
+T = TypeVar("T")
 
 BRANCH_TIP = "branch.tip"
 LANE_CONFIG = "lane.config"
@@ -136,6 +140,18 @@ class QueuedCustom(Struct, kw_only=True, frozen=True):
 
 
 Payload = QueuedMessage | QueuedCustom
+
+
+def decoded(stored: StoredValue, read: Callable[[Any], T]) -> T:
+    """Return what `read` makes of a stored value.
+
+    Raises:
+        StorageCorruption: it cannot be read; the text names its address.
+    """
+    try:
+        return read(stored.value)
+    except Exception as error:
+        raise StorageCorruption(f"{stored.namespace}/{stored.key} cannot be read: {describe(error)}") from error
 
 
 def read_payload(value: dict[str, Any]) -> Payload:

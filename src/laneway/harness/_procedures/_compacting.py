@@ -124,7 +124,7 @@ async def load(drive: Drive, task: Task) -> Work:
     stored = await drive.runtime.session.get_value(keys.OP_PREPARATION, key)
     if stored is None:
         raise Invariant(f"the preparation of summary {task.task_id} is missing")
-    preparation = msgspec.convert(stored.value, Preparation)
+    preparation = keys.decoded(stored, lambda value: msgspec.convert(value, Preparation))
     return await (_load_branch if preparation.kind == "branch" else _load_compaction)(drive.line, preparation)
 
 

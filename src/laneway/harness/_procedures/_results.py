@@ -74,7 +74,7 @@ async def interrupted_outcome(drive: Drive, call: Call, marker: str = INTERRUPTE
     """Return the outcome of a call that a crash cut off: what it had checkpointed, and a marker."""
     key = keys.under(drive.operation_id, call.result_entry_id)
     stored = await drive.runtime.session.get_value(keys.PENDING_TOOL_OUTPUT, key)
-    kept = ToolResult() if stored is None else msgspec.convert(stored.value, ToolResult)
+    kept = ToolResult() if stored is None else keys.decoded(stored, lambda value: msgspec.convert(value, ToolResult))
     return Outcome(msgspec.structs.replace(kept, content=[*kept.content, TextContent(text=marker)], terminate=False), is_error=True)
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from laneway.abort import abort_scope
+from laneway.errors import StorageCorruption
 from laneway.harness import keys
 from laneway.harness._frames import rebuild
 from laneway.harness._line import End, Move, ending
@@ -22,7 +23,8 @@ from laneway.harness.state import (
     SummaryRetryWait,
     carried,
 )
-from laneway.messages import AssistantMessage, ErrorInfo
+from laneway.llm._writer import describe
+from laneway.messages import AssistantContent, AssistantMessage, ErrorInfo
 from laneway.session._mutation import Mutation
 from laneway.storage.base import MAX_LIST_LIMIT
 
@@ -90,7 +92,7 @@ async def partial(drive: Drive, state: AssistantEffectPending | DeferredEffectPe
         after = page[-1].seq
     configuration = state.configuration if isinstance(state, DeferredEffectPending) else state.context.configuration
     return AssistantMessage(
-        content=rebuild(frames),
+        content=_rebuilt(key, frames),
         api="unknown",
         provider=configuration.model.provider,
         model=configuration.model.model_id,
@@ -98,6 +100,13 @@ async def partial(drive: Drive, state: AssistantEffectPending | DeferredEffectPe
         error_message=why,
         error=ErrorInfo(kind="incomplete"),
     )
+
+
+def _rebuilt(key: str, frames: list[list[list[object]]]) -> list[AssistantContent]:
+    try:
+        return rebuild(frames)
+    except Exception as error:
+        raise StorageCorruption(f"{keys.PENDING_FRAMES}/{key} cannot be read: {describe(error)}") from error
 
 
 async def retry_wait(drive: Drive, state: AssistantRetryWait) -> Waiting | None:
