@@ -7,6 +7,7 @@ import importlib.util
 import json
 import time
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from laneway.errors import ModelError
 from laneway.llm import THINKING_LEVELS, Models, supported_thinking_levels
 from laneway.llm.catalog import load_shard, shard_names, user_models
 from laneway.llm.vendors import builtin_providers
-from laneway.llm.wire.openai_chat import resolve_compat
 
 FOLDER = Path(catalog.__file__).parent
 WIRES = {"openai_chat", "openai_responses", "anthropic_messages", "google_generate", "google_vertex", "bedrock_converse", "mistral", "azure"}
+STANDS_ON = {"azure": "openai_responses", "google_vertex": "google_generate"}
 
 
 def builder() -> Any:
@@ -57,9 +58,9 @@ def test_a_shard_holds_models_with_facts_that_can_be(name: str) -> None:
         assert set(model.thinking_levels) <= set(THINKING_LEVELS)
         assert not model.thinking_levels or model.reasoning
         assert supported_thinking_levels(model)
-    if provider.api == "openai_chat":
-        for model in Models(builtin=True).list(name):
-            resolve_compat(model)
+    resolve_compat = import_module(f"laneway.llm.wire.{STANDS_ON.get(provider.api, provider.api)}").resolve_compat
+    for model in Models(builtin=True).list(name):
+        resolve_compat(model)
 
 
 def test_every_wire_that_a_vendor_names_is_one_of_ours() -> None:
@@ -123,6 +124,30 @@ def _seconds(name: str) -> float:
 def test_each_family_has_its_thinking_levels(models: Models, spec: str, levels: str) -> None:
     """Appendix B of the model layer, one row of it per case."""
     assert supported_thinking_levels(models.model(spec)) == levels.split()
+
+
+IN_PLACE = ("supports_mid_convo_system_messages", "supports_additional_tools", "supports_tool_search")
+
+
+@pytest.mark.parametrize(
+    ("spec", "flags"),
+    [
+        ("openai/gpt-4.1", ()),
+        ("openai/o3", ()),
+        ("openai/gpt-5", ("supports_grammar_tools",)),
+        ("openai/gpt-5.4-nano", ("supports_grammar_tools",)),
+        ("openai/gpt-5.4", ("supports_grammar_tools", *IN_PLACE)),
+        ("openai/gpt-5.6-sol", ("supports_grammar_tools", *IN_PLACE, "supports_explicit_prompt_cache_mode")),
+        ("azure/gpt-5.6", ("supports_grammar_tools",)),
+        ("anthropic/claude-opus-4-6", ("force_adaptive_thinking",)),
+        ("anthropic/claude-opus-5", ("force_adaptive_thinking", "supports_mid_convo_system_messages")),
+        ("anthropic/claude-sonnet-5", ("force_adaptive_thinking",)),
+        ("anthropic/claude-sonnet-5-5", ("force_adaptive_thinking", "supports_mid_convo_system_messages")),
+    ],
+)
+def test_each_model_has_its_quirks(models: Models, spec: str, flags: tuple[str, ...]) -> None:
+    """Appendix A of the model layer: what is on, model by model."""
+    assert {flag for flag, value in models.model(spec).compat.items() if value is True} == set(flags)
 
 
 def test_each_vendors_default_model_exists(models: Models) -> None:
