@@ -49,7 +49,8 @@ class AgentState:
         self._messages = list(messages)
         self._run: _ActiveRun | None = None
         self._streaming_message: AssistantMessage | None = None
-        self._pending: frozenset[str] = frozenset()
+        self._pending: set[str] = set()
+        self._pending_seen: frozenset[str] | None = None  # made when it is read: a copy per call would make a large batch quadratic
         self._error: str | None = None
 
     @property
@@ -103,12 +104,19 @@ class AgentState:
     @property
     def pending_tool_calls(self) -> frozenset[str]:
         """Ids of the calls under way; every change makes a new set."""
-        return self._pending
+        if self._pending_seen is None:
+            self._pending_seen = frozenset(self._pending)
+        return self._pending_seen
 
     @property
     def error_message(self) -> str | None:
         """Why the last turn failed or was aborted; None once another run starts."""
         return self._error
+
+    def _settle(self) -> None:
+        """Nothing is under way any more."""
+        self._streaming_message = self._run = self._pending_seen = None
+        self._pending.clear()
 
     # What each event changes; applied before any listener sees it.
 
@@ -128,10 +136,12 @@ class AgentState:
                 self._error = message.error_message
 
     def _on_tool_start(self, event: ToolExecutionStart) -> None:
-        self._pending = self._pending | {event.tool_call_id}
+        self._pending.add(event.tool_call_id)
+        self._pending_seen = None
 
     def _on_tool_end(self, event: ToolExecutionEnd) -> None:
-        self._pending = self._pending - {event.tool_call_id}
+        self._pending.discard(event.tool_call_id)
+        self._pending_seen = None
 
 
 _CHANGES: dict[type[Any], Callable[[AgentState, Any], None]] = {
@@ -411,7 +421,7 @@ class Agent:
             for queue, message in reversed(run.taken):
                 if id(message) not in there:  # taken, but not delivered
                     queue.appendleft(message)
-        state._streaming_message, state._pending, state._run = None, frozenset(), None  # pyright: ignore[reportPrivateUsage] - as above
+        state._settle()  # pyright: ignore[reportPrivateUsage] - as above
         self._run = None
         if not run.loop.is_closed():
             run.idle.set()
