@@ -19,6 +19,7 @@ STATUSES: dict[ErrorKind, int] = {
     "overflow": 400, "content_filter": 400, "configuration": 400,
 }  # fmt: skip
 """The HTTP status of a failure that names none; 500 for the other kinds."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
@@ -131,7 +132,7 @@ class Dialect(ABC):
 
 def compact(value: Any) -> str:
     """Write JSON without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def sse(value: Any, name: str | None = None) -> bytes:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from laneway.errors import ModelError
+from laneway.llm import Provider
 from laneway.llm.base import StreamOptions
+from laneway.llm.vendors import builtin_providers
 from laneway.llm.wire.openai_chat.compat import PROFILES, ChatCompat, Profile, find_profile, resolve_compat
 from laneway.llm.wire.openai_chat.encode import affinity_headers
 from llm.chat import chat_model
@@ -30,6 +33,15 @@ def test_the_host_counts_before_the_provider() -> None:
     assert found is not None
     assert found.name == "deepseek"
     assert find_profile(chat_model(base_url="https://notapi.openai.com.example.org/v1")) is None
+
+
+@pytest.mark.parametrize("vendor", [vendor for vendor in builtin_providers().values() if vendor.api == "openai_chat" and vendor.id != "custom"])
+def test_a_vendor_keeps_its_quirks_behind_another_url(vendor: Provider) -> None:
+    """A gateway or a proxy in front of a vendor changes where it is, not what it understands; it is known under the id that laneway has for it."""
+    home = vendor.model("some-model")
+    away = replace(home, base_url="https://gateway.example.com/v1")
+    assert find_profile(away) is not None
+    assert resolve_compat(away) == resolve_compat(home)
 
 
 def test_an_unknown_server_has_the_defaults() -> None:

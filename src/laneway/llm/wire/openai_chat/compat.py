@@ -133,7 +133,7 @@ PROFILES: tuple[Profile, ...] = (
     ),
     Profile(
         name="moonshot",
-        providers=("moonshotai", "moonshotai-cn"),
+        providers=("moonshot", "moonshotai", "moonshotai-cn"),
         hosts=("api.moonshot.ai", "api.moonshot.cn"),
         flags={
             "max_tokens_field": "max_tokens", "supports_reasoning_effort": False, "supports_mid_convo_system_messages": True,
@@ -160,7 +160,7 @@ PROFILES: tuple[Profile, ...] = (
     ),
     Profile(
         name="cloudflare-workers-ai",
-        providers=("cloudflare-workers-ai",),
+        providers=("cloudflare", "cloudflare-workers-ai"),
         hosts=("api.cloudflare.com",),
         flags={"send_session_affinity_headers": True},
     ),
@@ -190,7 +190,7 @@ PROFILES: tuple[Profile, ...] = (
         hosts=("xiaomimimo.com",),
         flags={"thinking_format": "deepseek", "requires_reasoning_content_on_assistant_messages": True},
     ),
-    Profile(name="vercel-ai-gateway", providers=("vercel-ai-gateway",), hosts=("ai-gateway.vercel.sh",), flags={}),
+    Profile(name="vercel-ai-gateway", providers=("vercel", "vercel-ai-gateway"), hosts=("ai-gateway.vercel.sh",), flags={}),
     Profile(
         name="github-copilot",
         providers=("github-copilot",),
