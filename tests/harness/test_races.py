@@ -148,7 +148,9 @@ async def test_an_abort_and_the_end_of_a_run(abort_first: bool) -> None:
         racing.store.hold = ends
         running = asyncio.ensure_future(racing.lane.resume())
         if abort_first:
-            # the abort stands in the line before the end: let it take the line while the response settles
+            # the abort stands in the line before the end: let it take the line while the response settles, which is a commit
+            # of its own where somebody listens
+            racing.harness.events.on("run_end", lambda _: None)
             racing.store.hold = at("checkpoint")
         await racing.store.held.wait()
         queued = asyncio.ensure_future(racing.lane.next_run("kept"))
@@ -258,6 +260,8 @@ async def test_a_write_and_an_abort(write_first: bool) -> None:
 async def test_steering_and_the_end_of_a_run(steer_first: bool) -> None:
     """steer/finish: answered in this run, or kept for the next; never lost."""
     async with Racing([say("ok"), say("ok"), say("ok")]) as racing:
+        if steer_first:  # a response is a commit of its own, before the end, where somebody listens
+            racing.harness.events.on("run_end", lambda _: None)
         racing.store.hold = at("checkpoint") if steer_first else ends
         running = asyncio.ensure_future(racing.lane.prompt("go"))
         await racing.store.held.wait()

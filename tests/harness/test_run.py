@@ -439,3 +439,30 @@ async def test_an_overflow_with_compaction_off_names_the_way_out(lane_of: Any) -
     assert len(fixture.script.requests) == 2
     assert (await fixture.lane.compact()).status == "completed"
     assert (await fixture.lane.prompt("three")).status == "completed"
+
+
+@pytest.mark.parametrize("listened", [False, True])
+async def test_a_turn_is_two_commits_where_nobody_has_a_say(lane_of: Any, listened: bool) -> None:
+    """The result carries the intent to ask again, the last response the end; who listens may say something at a boundary of its own."""
+    fixture = await lane_of(call("t", n=1), call("t", n=2), text("done"), tools=[tool("t")])
+    if not listened:
+        fixture.unlisten()
+    assert (await fixture.lane.prompt("go")).status == "completed"
+    boundaries = [commit for commit in fixture.writes if "op.state=checkpoint" in commit]
+    assert len(fixture.writes) == (10 if listened else 7)
+    assert len(boundaries) == (3 if listened else 0)
+    assert await fixture.history() == ["user:go", "assistant:t", "tool_result:t:1", "assistant:t", "tool_result:t:2", "assistant:done"]
+    await fixture.check()
+
+
+async def test_a_listener_steers_before_the_model_is_asked_again(lane_of: Any) -> None:
+    """What a listener says at the end of a turn is in the next request."""
+    fixture = await lane_of(call("t", n=1), text("done"), tools=[tool("t")])
+
+    async def steer(event: Any) -> None:
+        if event.tool_results:
+            await fixture.lane.steer("look out")
+
+    fixture.harness.events.on("turn_end", steer)
+    await fixture.lane.prompt("go")
+    assert "user:look out" in texts(fixture.script.requests[-1])

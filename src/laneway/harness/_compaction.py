@@ -96,6 +96,16 @@ def context_tokens(messages: Sequence[AgentMessage], *, trusted_from: int = 0) -
     return after + sum(estimate_tokens(message) for message in messages[:trusted_from])
 
 
+def grown_tokens(messages: Sequence[AgentMessage], added: Sequence[AgentMessage], *, trusted_from: int = 0) -> int:
+    """Return the size that a context will have with some messages more."""
+    after = 0
+    for message in reversed(added):
+        if type(message) is AssistantMessage and message.stop_reason not in UNSENT and (used := _used(message)):
+            return used + after
+        after += estimate_tokens(message)
+    return after + context_tokens(messages, trusted_from=trusted_from)
+
+
 def _used(message: AssistantMessage) -> int:
     usage = message.usage
     return usage.total_tokens or usage.input + usage.output + usage.cache_read + usage.cache_write

@@ -63,6 +63,7 @@ class Drive:
         self.cleared: dict[str, Prepared] = {}  # calls whose intent this pass has committed, by result entry id
         self.responses: dict[str, AssistantMessage] = {}  # the newest response, by entry id
         self.results: dict[str, ToolResultMessage] = {}  # placed results of the batch, by entry id
+        self.intent: AssistantEffectPending | None = None  # committed by this pass, not performed yet
         self.interrupted: Any = None  # the AbortController of the batch that runs
         self.progressed = False  # whether this pass has committed anything
         self.done: asyncio.Future[DriveOutcome] = asyncio.get_running_loop().create_future()

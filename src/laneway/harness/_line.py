@@ -241,19 +241,18 @@ class Line:
         """Let memory be what was committed, and wake who waits for a change."""
         self.state = lane
         transient, entries = self._transient, list[Entry]()
-        for write in writes:
-            kind = type(write)
-            if kind is SetValue:
-                if transient is not None and write.namespace in _SWEPT:  # pyright: ignore - exact types: isinstance on structs is slow
-                    transient.add((write.namespace, write.key))  # pyright: ignore
-            elif kind is InsertEntry:
-                entries.append(write.entry)  # pyright: ignore
-            elif kind is DeleteValue:
-                if write.namespace == keys.PENDING_ENTRY:  # pyright: ignore
-                    self.payloads.pop(write.key, None)  # pyright: ignore
-                    self.shown.pop(write.key, None)  # pyright: ignore
+        for write in writes:  # exact types: this is per write, and isinstance is slow on structs
+            if type(write) is SetValue:
+                if transient is not None and write.namespace in _SWEPT:
+                    transient.add((write.namespace, write.key))
+            elif type(write) is InsertEntry:
+                entries.append(write.entry)
+            elif type(write) is DeleteValue:
+                if write.namespace == keys.PENDING_ENTRY:
+                    self.payloads.pop(write.key, None)
+                    self.shown.pop(write.key, None)
                 elif transient:
-                    transient.discard((write.namespace, write.key))  # pyright: ignore
+                    transient.discard((write.namespace, write.key))
         if self._waiters:
             self._wake()
         done = Done(writes, result)

@@ -495,7 +495,7 @@ NEXT: dict[str, frozenset[str]] = {
         "assistant.ready": "assistant.effect_pending end",
         "assistant.effect_pending": "checkpoint tools assistant.retry_wait deferred.suspended summary.deciding end",
         "assistant.retry_wait": "assistant.ready assistant.effect_pending end",
-        "tools": "tools checkpoint",
+        "tools": "tools checkpoint assistant.ready assistant.effect_pending",
         "deferred.suspended": "deferred.effect_pending end",
         "deferred.effect_pending": "deferred.effect_pending deferred.suspended checkpoint tools end",
         "summary.deciding": "summary.ready assistant.ready assistant.effect_pending checkpoint end",

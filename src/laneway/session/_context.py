@@ -74,6 +74,12 @@ class LaneContext:
         """Whether anything was read yet."""
         return self._tip is not None
 
+    def at(self, tip: str | None) -> list[AgentMessage] | None:
+        """Return the messages of the path to `tip` if they are known already: the list itself, which grows. Not to be changed."""
+        if tip is None:
+            return []
+        return self._fold.messages if tip == self._tip else None
+
     def extend(self, entries: Sequence[Entry]) -> None:
         """Take up entries that were just committed, stamped and in a chain, so that the next read need not look for them.
 

@@ -26,7 +26,7 @@ class Ids:
 
     def __init__(self, *, clock: Callable[[], int] = now_ms, random_bits: Callable[[int], int] | None = None) -> None:
         self._clock = clock
-        self._random_bits = random_bits or _random_bits
+        self._random_bits = random_bits or _Random().bits
         self._lock = Lock()
         self._last_ms = 0
         self._counters: dict[int, int] = {}
@@ -34,7 +34,9 @@ class Ids:
     def new(self) -> str:
         """Return an id of now that sorts after every id this object made with `new()`."""
         with self._lock:
-            ms = max(self._clock(), self._last_ms)
+            ms = self._clock()
+            if ms < self._last_ms:
+                ms = self._last_ms
             made, self._last_ms = self._next(ms, -1)
         return made
 
@@ -60,7 +62,9 @@ class Ids:
 
     def _next(self, ms: int, above: int) -> tuple[str, int]:
         counters = self._counters
-        counter = max(counters.get(ms, -1), above) + 1
+        counter = counters.get(ms, -1) + 1
+        if counter <= above:
+            counter = above + 1
         while counter > _COUNTER_MAX:  # more than 4096 ids in this millisecond: go on in the next one, the order holds
             ms += 1
             counter = counters.get(ms, -1) + 1
@@ -70,13 +74,40 @@ class Ids:
         return _format(ms, counter, self._random_bits(_RANDOM_BITS)), ms
 
 
-def _random_bits(bits: int) -> int:
-    return int.from_bytes(os.urandom(8)) >> (64 - bits)
+class _Random:
+    """Random bits of the operating system, drawn many at a time: one call of it per id would cost as much as the id."""
+
+    __slots__ = ("_at", "_generation", "_pool")
+
+    def __init__(self) -> None:
+        self._pool = b""
+        self._at = 0
+        self._generation = 0
+
+    def bits(self, bits: int) -> int:
+        """Return that many random bits (at most 64)."""
+        at = self._at
+        if at >= len(self._pool) or self._generation != _generation[0]:
+            self._pool, self._generation, at = os.urandom(_DRAWN), _generation[0], 0
+        self._at = at + 8
+        return int.from_bytes(self._pool[at : at + 8], "big") >> (64 - bits)
+
+
+_DRAWN = 1024  # bytes
+_generation = [0]  # grows in a forked child, which must not give the ids that its parent gives
+
+
+def _forked() -> None:
+    _generation[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _format(ms: int, counter: int, random: int) -> str:
-    digits = f"{(ms << 80) | (0x7 << 76) | (counter << 64) | (0b10 << 62) | random:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    time = f"{ms:012x}"
+    return f"{time[:8]}-{time[8:]}-7{counter:03x}-{0x8000 | random >> 48:04x}-{random & 0xFFFFFFFFFFFF:012x}"
 
 
 def _parse(id: str) -> tuple[int, int]:

@@ -49,32 +49,41 @@ class Rows:
             ValueError: an entry cannot keep its seq.
         """
         fresh: dict[str, bool] = {}  # id → it is an entry
-        for write in commit.writes:
-            if isinstance(write, (EncodedEntry, EncodedUsage)):
-                if write.id in self._entries or write.id in self._usage or write.id in fresh:
-                    raise checks.duplicate_id(write.id)
-                parent_id = write.parent_id if isinstance(write, EncodedEntry) else None
-                if parent_id is not None and parent_id not in self._entries and not fresh.get(parent_id, False):
-                    raise checks.missing_parent(write.id, parent_id)
-                fresh[write.id] = isinstance(write, EncodedEntry)
+        entries, usage = self._entries, self._usage
+        for write in commit.writes:  # exact types here and below, most frequent first: this is per write
+            if type(write) is EncodedEntry or type(write) is EncodedUsage:
+                id = write.id
+                if id in entries or id in usage or id in fresh:
+                    raise checks.duplicate_id(id)
+                if type(write) is EncodedEntry:
+                    parent_id = write.parent_id
+                    if parent_id is not None and parent_id not in entries and not fresh.get(parent_id, False):
+                        raise checks.missing_parent(id, parent_id)
+                    fresh[id] = True
+                else:
+                    fresh[id] = False
         return commit.number(self.next_seq)
 
     def apply(self, commit: EncodedCommit, seqs: Sequence[int], timestamp: int) -> CommitResult:
         """Take in a commit that `check` has passed."""
+        values = self._values
         for write, seq in zip(commit.writes, seqs, strict=True):
-            match write:
-                case EncodedEntry():
-                    self._entries[write.id] = write.stored(seq, timestamp)
-                case EncodedUsage():
-                    self._usage[write.id] = write.stored(seq, timestamp)
-                case EncodedValue():
-                    self._values.setdefault(write.namespace, {})[write.key] = (seq, write.value)
-                case EncodedElement():
-                    self._lists.setdefault((write.namespace, write.key), []).append((seq, write.value))
-                case DeleteValue():
-                    self._values.get(write.namespace, {}).pop(write.key, None)
-                case DeleteList():
-                    self._lists.pop((write.namespace, write.key), None)
+            if type(write) is EncodedValue:
+                cells = values.get(write.namespace)
+                if cells is None:
+                    cells = values[write.namespace] = {}
+                cells[write.key] = (seq, write.value)
+            elif type(write) is DeleteValue:
+                if write.namespace in values:
+                    values[write.namespace].pop(write.key, None)
+            elif type(write) is EncodedEntry:
+                self._entries[write.id] = write.stored(seq, timestamp)
+            elif type(write) is EncodedUsage:
+                self._usage[write.id] = write.stored(seq, timestamp)
+            elif type(write) is EncodedElement:
+                self._lists.setdefault((write.namespace, write.key), []).append((seq, write.value))
+            elif type(write) is DeleteList:
+                self._lists.pop((write.namespace, write.key), None)
         first_seq = seqs[0] if seqs else self.next_seq
         self.next_seq = seqs[-1] + 1 if seqs else self.next_seq
         self.stats = commit.stats_after(self.stats)

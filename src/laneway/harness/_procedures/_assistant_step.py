@@ -93,6 +93,11 @@ def begin(drive: Drive, lane: Lane, operation: Operation, trigger: str | None, *
     return intend(drive, ready, attempt=1)
 
 
+def nothing_to_decide(drive: Drive, lane: Lane, operation: Operation) -> bool:
+    """Whether nobody may have a say at the boundary that comes next, so that the commit before it can carry its decision."""
+    return not lane.inbox and operation.state.cancel_requested_at is None and drive.gate.state == "open" and not drive.runtime.bus.listened
+
+
 def can_ask(drive: Drive, context: GenerationContext) -> bool:
     """Whether this process has the model and the tools that the step captured."""
     environment = drive.environment
@@ -105,7 +110,7 @@ def intend(drive: Drive, state: AssistantReady | AssistantRetryWait, *, attempt:
     model = drive.environment.find_model(context.configuration.model)
     assert model is not None
     asked = max_tokens if max_tokens is not None else context.stream_options.get("max_tokens")
-    pending = AssistantEffectPending(
+    pending = drive.intent = AssistantEffectPending(
         context=context,
         attempt=attempt,
         response_entry_id=drive.new_id(),
@@ -128,6 +133,7 @@ def intend(drive: Drive, state: AssistantReady | AssistantRetryWait, *, attempt:
 async def request(drive: Drive, state: AssistantEffectPending, *, patch: Mapping[str, Any]) -> None:
     """Perform the request of a committed intent and settle its outcome."""
     drive.gate.admit()
+    drive.intent = None
     model = drive.environment.find_model(state.context.configuration.model)
     assert model is not None
     message, streaming = await _asking.ask(drive, state, model=model, patch=patch)
@@ -232,10 +238,19 @@ class _Settlement:
         frames = DeleteList(keys.PENDING_FRAMES, keys.under(operation.id, entry_id))
         if verdict.kind == "failed":
             return self._failed(verdict, writes)
+        if verdict.kind == "done" and self._may_end(lane, operation, verdict):
+            return End(status="completed", writes=writes, tip_id=entry_id, events=_untold)
         common = {**carried(operation.state), "latest_assistant_entry_id": entry_id, "spent": _spent(operation.state.spent, verdict)}
         writes.append(frames)
         state, more, told = self._next(verdict, common)
         return Move(state=state, writes=[*writes, *more], tip_id=entry_id, events=lambda done: [*self._settled(done, verdict), *told])
+
+    def _may_end(self, lane: Lane, operation: Operation, verdict: Verdict) -> bool:
+        """Whether this response ends the run, as nobody and nothing could make it go on."""
+        drive = self.drive
+        if self.recovery or self.poll is not None or drive.hooks.has("before_run_end") or not nothing_to_decide(drive, lane, operation):
+            return False
+        return _compacting.surely_not_due(drive.line, operation, [verdict.message])
 
     def _next(self, verdict: Verdict, common: dict[str, Any]) -> tuple[Leaf, list[Write], list[HarnessEvent]]:
         entry_id = self.state.response_entry_id
@@ -355,6 +370,11 @@ class _Settlement:
         error = None if success else verdict.message.error_message
         step = self.generation.context.step_id
         return [RetryEnd(**self.drive.told, step=step, attempt=self.generation.attempt, success=success, final_error=error)]
+
+
+def _untold(_: Done, __: OperationResult) -> list[HarnessEvent]:
+    """The events of an end that nobody listens to."""
+    return []
 
 
 def _spent(spent: Spent, verdict: Verdict) -> Spent:

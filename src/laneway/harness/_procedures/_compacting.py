@@ -11,7 +11,7 @@ import msgspec
 from laneway.harness import _compaction, keys
 from laneway.harness._compaction import UNSENT, Item, Preparation, Work
 from laneway.harness._line import Invariant
-from laneway.harness.state import CheckpointPayload, CompactionReason, Task
+from laneway.harness.state import CheckpointPayload, CompactionReason, Operation, Task
 from laneway.messages import AgentMessage, AssistantMessage, BranchSummaryMessage, ToolResultMessage
 from laneway.storage.base import BranchScan, BranchSummaryEntry, CompactionEntry, CustomEntry, Entry, MessageEntry
 
@@ -37,6 +37,21 @@ async def threshold_due(drive: Drive, at: CheckpointPayload) -> Preparation | No
     if await _compacted_since(line, at.trigger_entry_id):
         return None
     return await _prepare(line, "threshold", tokens=tokens, context_window=model.context_window)
+
+
+def surely_not_due(line: Line, operation: Operation, added: Sequence[AgentMessage]) -> bool:
+    """Whether it is plain, without reading anything, that no threshold compaction will be due once `added` is at the lane's tip."""
+    settings = operation.meta.settings.compaction
+    if not settings.enabled:
+        return True
+    model = line.runtime.environment.find_model(line.state.configuration.model)
+    if model is None or model.context_window <= 0:
+        return True
+    known = line.context.at(line.state.tip_id)
+    if known is None:
+        return False
+    tokens = _compaction.grown_tokens(known, added, trusted_from=line.context.condensed)
+    return not _compaction.is_due(tokens, settings, model.context_window)
 
 
 async def _compacted_since(line: Line, trigger: str | None) -> bool:

@@ -11,6 +11,9 @@ from laneway.harness import keys
 from laneway.harness._events import HarnessEvent, ToolEnd, ToolStart, TurnEnd
 from laneway.harness._line import Done, Line, Move
 from laneway.harness._placing import added
+from laneway.harness._procedures._assistant_step import begin, nothing_to_decide
+from laneway.harness._procedures._compacting import surely_not_due
+from laneway.harness._procedures.checkpoint import limit_reached
 from laneway.harness.keys import QueuedMessage
 from laneway.harness.results import SuspendedCallInfo
 from laneway.harness.state import (
@@ -172,7 +175,7 @@ class _Settlement:
         turn: list[HarnessEvent] = []
         if complete:
             writes += [DeleteValue(keys.OP_TOOL_ARGS, keys.under(operation.id, state.batch.turn_id, c.source_index)) for c in state.batch.calls]
-            next_state = _after(state, tip_id)
+            next_state = self._onward(lane, operation, _after(state, tip_id), placed)
             turn = await self._turn_end(state.batch, mutation)
         terminate = next((call.terminate for call in due if call.result_entry_id == self.call.result_entry_id), False)
 
@@ -182,6 +185,20 @@ class _Settlement:
             return [*ended, *entries, *done.usage(self.drive.line.name, operation.id), *turn]
 
         return Move(state=next_state, writes=writes, tip_id=tip_id, events=events)
+
+    def _onward(self, lane: Lane, operation: Operation, boundary: Checkpoint, placed: list[str]) -> Leaf:
+        """Return what follows a complete batch: the intent of the next request at once, where the boundary has nothing to decide.
+
+        Nobody listens then: a listener may still want to say something before the model is asked again.
+        """
+        drive = self.drive
+        if self.recovery or type(boundary.continuation) is not NeedAssistant or not nothing_to_decide(drive, lane, operation):
+            return boundary
+        if limit_reached(operation, drive.environment.clock()) is not None:
+            return boundary
+        if not surely_not_due(drive.line, operation, [drive.results[id] for id in placed]):
+            return boundary
+        return begin(drive, lane, operation, boundary.trigger_entry_id, overflow_recovery_used=False).state
 
     def _asked(self, call: Call) -> ToolCall:
         asked = self.message.content[call.source_index]

@@ -79,7 +79,13 @@ async def _cannot_ask(drive: Drive, state: AssistantReady) -> None:
 
 
 async def recover(drive: Drive, state: AssistantEffectPending) -> None:
-    """Settle a response that an earlier process left: what its frames hold, as an interrupted one. It is never asked for again."""
+    """Settle a response that an earlier process left: what its frames hold, as an interrupted one. It is never asked for again.
+
+    An intent that this very pass has committed, with the results before it, is performed.
+    """
+    if drive.intent is state:
+        await _assistant_step.request(drive, state, patch={})
+        return
     await _assistant_step.settle(drive, state, await partial(drive, state, INTERRUPTED), recovery=True)
 
 

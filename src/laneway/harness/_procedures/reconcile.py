@@ -46,6 +46,8 @@ logger = logging.getLogger("laneway")
 async def reconcile(drive: Drive, state: Leaf) -> None:
     """Do one step towards the aborted end."""
     match state:
+        case AssistantEffectPending() if drive.intent is not None and drive.intent.response_entry_id == state.response_entry_id:
+            await _end(drive, state)  # this very pass has committed the intent, and not made the request
         case AssistantEffectPending():
             await _assistant_step.settle(drive, state, await partial(drive, state, CANCELLED), recovery=True)
         case DeferredEffectPending():
