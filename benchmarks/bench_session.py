@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import shutil
 import statistics
 import tempfile
@@ -83,24 +84,30 @@ async def bench_listing(folder: Path, count: int) -> None:
 
 
 async def bench_context(folder: Path, sizes: Sequence[int]) -> None:
-    """Open and read the context of a lane whose history is short or long."""
+    """Open and read the context of a lane whose history is short or long, in turns; closing is told apart."""
     for kind in (SqliteRepo, JsonlRepo):
-        found: list[float] = []
+        repo = kind(folder / f"context-{kind.__name__}")
         for size in sizes:
-            repo = kind(folder / f"context-{kind.__name__}")
             async with await repo.create(id=f"s{size}") as session:
                 await fill(session, size)
-
-            async def open_and_read(repo: SqliteRepo | JsonlRepo = repo, id: str = f"s{size}") -> None:
-                async with await repo.open(id) as session:
-                    branch = await session.branch("main")
-                    assert branch is not None
-                    assert len(await branch.context()) == SINCE_COMPACTION
-
-            found.append(await timed(open_and_read, 7) * 1e3)
-            target = "<= 10 on SQLite" if kind is SqliteRepo else "(reads the whole file)"
-            tell(f"{kind.__name__}: open and read {SINCE_COMPACTION} of {size:,} entries", found[-1], "ms", target)
+        opening: dict[int, list[float]] = {size: [] for size in sizes}
+        closing: list[float] = []
+        for _, size in itertools.product(range(15), sizes):
+            start = time.perf_counter()
+            session = await repo.open(f"s{size}")
+            branch = await session.branch("main")
+            assert branch is not None
+            assert len(await branch.context()) == SINCE_COMPACTION
+            middle = time.perf_counter()
+            await session.close()
+            opening[size].append(middle - start)
+            closing.append(time.perf_counter() - middle)
+        found = [statistics.median(opening[size]) * 1e3 for size in sizes]
+        target = "<= 10 on SQLite" if kind is SqliteRepo else "(reads the whole file)"
+        for size, taken in zip(sizes, found, strict=True):
+            tell(f"{kind.__name__}: open and read {SINCE_COMPACTION} of {size:,} entries", taken, "ms", target)
         tell(f"{kind.__name__}: long history against short", found[-1] / found[0], "x", "<= 1.5 on SQLite" if kind is SqliteRepo else "")
+        tell(f"{kind.__name__}: close it again", statistics.median(closing) * 1e3, "ms", "(waits for the disk)" if kind is SqliteRepo else "")
 
 
 async def bench_line(folder: Path) -> None:

@@ -103,8 +103,7 @@ async def test_the_log_is_moved_into_the_file_in_a_pause(tmp_path: Path) -> None
 async def test_the_log_of_a_session_that_never_pauses_is_moved_all_the_same(tmp_path: Path) -> None:
     """S-12: it does not grow without end: after so many pages its time has come."""
     storage = await SqliteStorage.open(tmp_path / "s")
-    for i in range(5):
-        await storage.commit([SetValue("n", str(i), "x" * CHECKPOINT_URGENT * 1_000)])
+    await storage.commit([SetValue("n", str(i), "x" * CHECKPOINT_URGENT * 1_000) for i in range(5)])
     await storage.get_stats()  # in line behind it
     assert (tmp_path / "s").stat().st_size > CHECKPOINT_URGENT * 4_000
     await storage.close()
