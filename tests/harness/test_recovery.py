@@ -79,7 +79,7 @@ async def test_a_request_under_way_is_never_sent_again(lane_of: Any) -> None:
 
 async def test_committed_frames_become_the_partial(lane_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """K-07: text and calls of the frames are kept, nothing in them is executed, after_response is not asked."""
-    monkeypatch.setattr("laneway.harness._procedures._asking.FLUSH_AFTER", 0.0)
+    monkeypatch.setattr("laneway.harness._frames.FLUSH_AFTER", 0.0)
     ran: list[int] = []
     fixture = await lane_of(
         calls(call("t", n=1), call("t", n=2), call("t", n=3), text="I will call", gate=asyncio.Event()), text("second"),

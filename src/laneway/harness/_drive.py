@@ -11,9 +11,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from laneway._effects.call_tools import Prepared
+from laneway._effects.respond import StreamGuard
 from laneway.errors import Aborted, HarnessClosed, HarnessFault
 from laneway.harness import _telemetry
 from laneway.harness._events import OperationPresence
+from laneway.harness._frames import FrameClock
 from laneway.harness._gate import Gate
 from laneway.harness._hooks import BeforeDrive
 from laneway.harness._line import Invariant, Line
@@ -41,6 +43,8 @@ from laneway.messages import AssistantMessage, ToolResultMessage
 if TYPE_CHECKING:
     from laneway.harness._environment import Environment
     from laneway.harness._hooks import Hooks
+    from laneway.harness.state import LaneConfiguration
+    from laneway.llm.base import StreamOptions
     from laneway.harness._runtime import Runtime
 
 Procedure: TypeAlias = "Waiting | None"
@@ -56,10 +60,20 @@ class Drive:
 
     def __init__(self, line: Line, operation_id: str, *, wait_for_retry: bool, poll_deferred: bool) -> None:
         self.line = line
+        self.runtime: Runtime = line.runtime
+        self.environment: Environment = line.runtime.environment
+        self.hooks: Hooks = line.runtime.hooks
         self.operation_id = operation_id
         self.wait_for_retry = wait_for_retry
         self.permits = 1 if poll_deferred else 0
         self.gate = Gate()
+        self.told: dict[str, Any] = {"lane": line.name, "operation_id": operation_id}
+        """What every event of this pass says."""
+        self.asked: dict[str, Any] = {**self.told, "signal": self.gate.signal}
+        """What every hook event of this pass says."""
+        self.options: tuple[Any, LaneConfiguration, StreamOptions, StreamOptions] | None = None  # the last request's, and what they are made of
+        self.clock = FrameClock()
+        self.guard: StreamGuard | None = None  # cuts off a request that does not end after an abort
         self.cleared: dict[str, Prepared] = {}  # calls whose intent this pass has committed, by result entry id
         self.responses: dict[str, AssistantMessage] = {}  # the newest response, by entry id
         self.results: dict[str, ToolResultMessage] = {}  # placed results of the batch, by entry id
@@ -69,28 +83,6 @@ class Drive:
         self.done: asyncio.Future[DriveOutcome] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
         self.task: asyncio.Task[None] | None = None
-
-    @property
-    def runtime(self) -> Runtime:
-        return self.line.runtime
-
-    @property
-    def environment(self) -> Environment:
-        return self.line.runtime.environment
-
-    @property
-    def hooks(self) -> Hooks:
-        return self.line.runtime.hooks
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """What every hook event of this pass says."""
-        return {"lane": self.line.name, "operation_id": self.operation_id, "signal": self.gate.signal}
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """What every event of this pass says."""
-        return {"lane": self.line.name, "operation_id": self.operation_id}
 
     def new_id(self) -> str:
         return self.runtime.session.ids.new()
@@ -107,6 +99,7 @@ class Drive:
         _driving.set(_driving.get() | {self.operation_id})
         outcome: DriveOutcome | None = None
         error: BaseException | None = None
+        self.guard = StreamGuard(self.gate.signal)
         try:
             outcome = await run(self)
         except (asyncio.CancelledError, HarnessClosed):
@@ -115,6 +108,9 @@ class Drive:
             error = fault
         except Exception as failure:
             error = failure if isinstance(failure, _PassFailed) else self.runtime.fail(failure)
+        finally:
+            self.guard.close()
+            self.clock.stop()
         self._uninstall()
         if self.done.done():
             return

@@ -7,13 +7,13 @@ written, or when 16 KiB have come together. A crash can lose that much of a part
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from laneway.events import (
     BlockEvent,
     TextDelta,
-    TextEnd,
     TextStart,
     ThinkingDelta,
     ThinkingEnd,
@@ -43,9 +43,12 @@ class Frames:
 
     def add(self, event: BlockEvent) -> None:
         """Take up one event."""
+        kind = type(event)
+        if kind is TextDelta or kind is ThinkingDelta or kind is ToolCallDelta:
+            delta = cast("TextDelta | ThinkingDelta | ToolCallDelta", event)
+            self._delta(delta.content_index, delta.delta)
+            return
         match event:
-            case TextDelta() | ThinkingDelta() | ToolCallDelta():
-                self._delta(event.content_index, event.delta)
             case TextStart():
                 self._steps.append(["text", event.content_index])
             case ThinkingStart():
@@ -60,7 +63,7 @@ class Frames:
                 if isinstance(block, ThinkingContent) and (block.signature or block.redacted):
                     text = event.content if block.redacted else None
                     self._steps.append(["thinking_end", event.content_index, block.signature, block.redacted, text])
-            case TextEnd():
+            case _:
                 pass
 
     def _delta(self, index: int, delta: str) -> None:
@@ -78,6 +81,54 @@ class Frames:
             if step[0] == "+":
                 step[2] = "".join(step[2])
         return steps
+
+
+class Flushing(Protocol):
+    """A response that streams: when its oldest unwritten piece came (the loop's time), and how to write what there is."""
+
+    since: float
+
+    def flush(self) -> None: ...
+
+
+class FrameClock:
+    """Says when `FLUSH_AFTER` is over: one timer for all responses of a pass, as most have ended before it is due."""
+
+    __slots__ = ("_now", "_timer")
+
+    def __init__(self) -> None:
+        self._now: Flushing | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, streaming: Flushing) -> None:
+        """Flush this response in time."""
+        self._now = streaming
+        loop = asyncio.get_running_loop()
+        streaming.since = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(FLUSH_AFTER, self._tick)
+
+    def drop(self) -> None:
+        """The response has ended, or has just been written."""
+        self._now = None
+
+    def _tick(self) -> None:
+        now, self._timer = self._now, None
+        if now is None:
+            return
+        loop = asyncio.get_running_loop()
+        left = now.since + FLUSH_AFTER - loop.time()
+        if left > 0.001:
+            self._timer = loop.call_later(left, self._tick)
+        else:
+            now.flush()
+
+    def stop(self) -> None:
+        """Forget everything."""
+        self._now = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def rebuild(frames: Iterable[list[list[Any]]]) -> list[AssistantContent]:

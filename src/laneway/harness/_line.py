@@ -23,7 +23,7 @@ from laneway.harness._live import Live
 from laneway.harness.keys import Payload
 from laneway.harness.results import Closed, Drained, OperationError, OperationResult, OperationStatus, Refused, read_result
 from laneway.harness.state import END, NEXT, InboxItem, Lane, Leaf, Operation
-from laneway.messages import AgentMessage, SystemMessage
+from laneway.messages import AgentMessage, Message, SystemMessage
 from laneway.session._context import LaneContext
 from laneway.session._mutation import Mutation
 from laneway.storage.base import (
@@ -163,7 +163,9 @@ class Line:
         self.shown: dict[str, QueuedItem] = {}  # the queue as it is told
         self.context = LaneContext(runtime.session, runtime.projectors)
         self.projection = Projection()
+        self._projected: list[AgentMessage] | None = None  # what the projection has seen, and only grows
         self.system: SystemMessage | None = None
+        self.system_of: tuple[Any, str, list[str] | None] | None = None  # what it was made of
         self.leased = False  # whether somebody has the idle lane to himself
         self._lessee: asyncio.Task[Any] | None = None
         self.last_result: OperationResult | None = None
@@ -410,16 +412,32 @@ class Line:
         """Drop a long context when its run is over: an idle lane must not cost its history."""
         if self.context.size > KEPT_CONTEXT:
             self.context.reset(self.runtime.projectors)
-            self.projection = Projection()
+            self.projection, self._projected = Projection(), None
 
     async def messages(self) -> list[AgentMessage]:
         """Return the messages of the lane's context; the list is the caller's own."""
         return await self.context.read(self.state.tip_id)
 
+    async def projected(self) -> list[Message]:
+        """Return the lane's context as a provider may be sent it; the list is the caller's own. Costs what is new, and a copy."""
+        tip_id = self.state.tip_id
+        known = self.context.at(tip_id)
+        if known is None:
+            await self.context.read(tip_id)
+            known = self.context.at(tip_id)
+            assert known is not None
+        same, self._projected = known is self._projected, known
+        return self.projection.project(known, append_only=same)
+
+    def project(self, messages: Sequence[AgentMessage]) -> list[Message]:
+        """Return any messages as a provider may be sent them."""
+        self._projected = None
+        return self.projection.project(messages)
+
     def current(self, operation_id: str) -> Operation | None:
         """Return the operation if it is open."""
         operation = self.state.operation
-        return operation if operation is not None and operation.id == operation_id else None
+        return operation if operation is not None and operation.meta.operation_id == operation_id else None
 
     @property
     def idle(self) -> bool:

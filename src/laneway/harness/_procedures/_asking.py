@@ -13,8 +13,8 @@ from laneway._effects.respond import respond
 from laneway.errors import HarnessFault
 from laneway.events import BlockEvent, StreamStart
 from laneway.harness import _telemetry, keys
-from laneway.harness._events import HarnessEvent, MessageStart, MessageUpdate
-from laneway.harness._frames import FLUSH_AFTER, FLUSH_SIZE, Frames
+from laneway.harness._events import MessageStart, MessageUpdate
+from laneway.harness._frames import FLUSH_SIZE, Frames
 from laneway.harness._hooks import AfterResponse, BeforePayload, BeforeRequest, TransformContext, patched
 from laneway.harness.results import Refused
 from laneway.harness.state import AssistantEffectPending, DeferredEffectPending, LaneConfiguration, Operation
@@ -26,6 +26,7 @@ from laneway.transcript import normalise
 
 if TYPE_CHECKING:
     from laneway.harness._drive import Drive
+    from laneway.harness._environment import ToProvider
 
 
 # ---------------------------------------------------------------------------------------------------- options
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
 
 def step_options(drive: Drive, configuration: LaneConfiguration, captured: Mapping[str, Any]) -> StreamOptions:
     """Return the options of a step's requests: what it captured, and this process's keys and callbacks."""
+    known = drive.options
+    if known is not None and known[0] is captured and known[1] is configuration and known[2] is drive.environment.stream_options:
+        return known[3]
     live = drive.environment.stream_options
     durable = cast("dict[str, Any]", msgspec.to_builtins(captured))
-    return StreamOptions(
+    options = StreamOptions(
         **durable,
         api_key=live.api_key,
         headers=live.headers,
@@ -43,7 +47,10 @@ def step_options(drive: Drive, configuration: LaneConfiguration, captured: Mappi
         on_response=live.on_response,
         reasoning=None if configuration.thinking_level == "off" else configuration.thinking_level,
         session_id=f"{drive.runtime.session.metadata.id}:{drive.line.name}",
+        signal=drive.gate.signal,
     )
+    drive.options = captured, configuration, live, options
+    return options
 
 
 async def request_patch(drive: Drive, model: Model, step: str, attempt: int, options: StreamOptions) -> dict[str, Any]:
@@ -63,9 +70,10 @@ class Wire:
     def options(self) -> StreamOptions:
         """Return the options with the signal and these callbacks in place."""
         hooks = self._drive.hooks
+        if not hooks.has("before_payload") and not hooks.has("after_response"):
+            return self._options
         return msgspec.structs.replace(
             self._options,
-            signal=self._drive.gate.signal,
             on_payload=self._on_payload if hooks.has("before_payload") else self._options.on_payload,
             on_response=self._on_response if hooks.has("after_response") else self._options.on_response,
         )
@@ -101,19 +109,23 @@ async def transcript(drive: Drive, configuration: LaneConfiguration) -> Transcri
     """Return what the request sees: system prompt and tools, then the lane's context, as a provider may be sent it."""
     environment = drive.environment
     prompt = await environment.prompt_text()
-    messages = await drive.line.messages()
+    convert = environment.to_provider_messages
     if drive.hooks.has("transform_context"):
+        messages = await drive.line.messages()
         changed = await drive.hooks.transform_context(TransformContext(**drive.asked, messages=messages, system_prompt=prompt))
-        prompt, messages = changed.system_prompt, changed.messages
-    sent = await _for_provider(drive, messages)
+        prompt = changed.system_prompt
+        sent = drive.line.project(changed.messages) if convert is None else await _converted(convert, changed.messages)
+    elif convert is None:
+        sent = await drive.line.projected()
+    else:
+        sent = await _converted(convert, await drive.line.messages())
     system = _system(drive, prompt, configuration)
-    return Transcript(messages=sent if system is None else [system, *sent])
+    if system is not None:
+        sent.insert(0, system)
+    return Transcript(messages=sent)
 
 
-async def _for_provider(drive: Drive, messages: list[AgentMessage]) -> list[Message]:
-    convert = drive.environment.to_provider_messages
-    if convert is None:
-        return drive.line.projection.project(messages)
+async def _converted(convert: ToProvider, messages: list[AgentMessage]) -> list[Message]:
     converted = convert(messages)
     if hasattr(converted, "__await__"):
         converted = await cast("Any", converted)
@@ -121,13 +133,15 @@ async def _for_provider(drive: Drive, messages: list[AgentMessage]) -> list[Mess
 
 
 def _system(drive: Drive, prompt: str, configuration: LaneConfiguration) -> SystemMessage | None:
+    line, tools = drive.line, drive.environment.tools
+    if line.system_of is not None and line.system_of[0] is tools and line.system_of[1:] == (prompt, configuration.active_tools):
+        return line.system
     declarations = [tool.declaration for tool in drive.environment.active(configuration).values()]
-    if not prompt and not declarations:
-        return None
-    message = SystemMessage(content=prompt, tools_added=declarations or None, timestamp=0)
-    if drive.line.system != message:
-        drive.line.system = message
-    return drive.line.system
+    message = SystemMessage(content=prompt, tools_added=declarations or None, timestamp=0) if prompt or declarations else None
+    if line.system != message:
+        line.system = message
+    line.system_of = tools, prompt, configuration.active_tools
+    return line.system
 
 
 # ---------------------------------------------------------------------------------------------------- streaming
@@ -138,40 +152,45 @@ class Streaming:
 
     def __init__(self, drive: Drive, state: AssistantEffectPending | DeferredEffectPending, *, recovery: bool = False) -> None:
         self._drive, self._state, self._recovery = drive, state, recovery
+        self._bus = drive.runtime.bus
         self._frames = Frames()
         self._writer: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._watched = False
+        self.since = 0.0
         self.started = False
 
     async def on_event(self, event: StreamStart | BlockEvent) -> None:
         """Take one event of the stream."""
         if not self.started:
             self._start(event)
-        if type(event) is StreamStart:
+        if isinstance(event, StreamStart):
             return
-        block = cast(BlockEvent, event)
+        block: BlockEvent = event
         self._frames.add(block)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER, self._flush)
+        if not self._watched:
+            self._watched = True
+            self._drive.clock.watch(self)
         elif self._frames.size >= FLUSH_SIZE:
-            self._flush()
-        bus = self._drive.runtime.bus
-        if bus.listened and bus.post(MessageUpdate(**self._drive.told, recovery=self._recovery, message=block.partial, event=block)):
-            await bus.deliver()
+            self.flush()
+        if self._bus.listened:
+            drive = self._drive
+            told = MessageUpdate(
+                lane=drive.line.name, operation_id=drive.operation_id, recovery=self._recovery, message=block.partial, event=block
+            )
+            if self._bus.post(told):
+                await self._bus.deliver()
 
     def _start(self, event: StreamStart | BlockEvent) -> None:
         self.started = True
         self._drive.line.live.streaming = event.partial
-        self._post(MessageStart(**self._drive.told, recovery=self._recovery, message=event.partial))
+        if self._bus.listened:
+            self._bus.post(MessageStart(**self._drive.told, recovery=self._recovery, message=event.partial))
 
-    def _post(self, event: HarnessEvent) -> None:
-        if self._drive.runtime.bus.listened:
-            self._drive.runtime.bus.post(event)
-
-    def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def flush(self) -> None:
+        """Begin to write what has come and is not written."""
+        if self._watched:
+            self._watched = False
+            self._drive.clock.drop()
         if self._frames and (self._writer is None or self._writer.done()):
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="laneway frames")
 
@@ -193,10 +212,10 @@ class Streaming:
     async def close(self, *, keep: bool = False) -> None:
         """Wait for the write under way; with `keep`, write what is left first (something slow comes before the settlement)."""
         if keep and self._frames:
-            self._flush()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self.flush()
+        if self._watched:
+            self._watched = False
+            self._drive.clock.drop()
         if self._writer is not None and not self._writer.done():
             await asyncio.wait((self._writer,))
 
@@ -210,7 +229,8 @@ async def ask(
 ) -> tuple[AssistantMessage, Streaming]:
     """Perform one generation request and return its final message; never raises for a provider, a prompt or a conversion."""
     streaming = Streaming(drive, state)
-    wire = Wire(drive, patched(step_options(drive, state.context.configuration, state.context.stream_options), patch))
+    options = step_options(drive, state.context.configuration, state.context.stream_options)
+    wire = Wire(drive, patched(options, patch) if patch else options)
     try:
         request = await transcript(drive, state.context.configuration)
     except Exception as error:
@@ -218,7 +238,7 @@ async def ask(
         return _unsent(model, error), streaming
     drive.gate.admit()
     with _telemetry.request_span(provider=model.provider, model_id=model.id, step="assistant", attempt=state.attempt) as span:
-        message = await respond(model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=streaming.on_event)
+        message = await respond(model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=streaming.on_event, guard=drive.guard)
         _telemetry.answered(span, message, request.messages)
     return await finished(drive, wire, streaming, message), streaming
 
