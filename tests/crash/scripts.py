@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from crash.enumeration import Script, drive_to_end
@@ -481,3 +483,22 @@ async def _deferred_check(world: World) -> None:
 DEFERRED = Script("a deferred response", _deferred_world, _deferred_finish, _deferred_finish, _deferred_check, lambda world: {})
 
 SCRIPTS = (TOOLS, QUEUES, RETRIES, ABORT, APPROVAL, COMPACTION, STRUCTURAL, HOOKED, CAREFUL, OVERFLOW, INTERRUPT, DEFERRED)
+
+
+# ---------------------------------------------------------------------------------------------------- with somebody who listens
+
+
+def _listened(script: Script) -> Script:
+    """The same script while somebody listens: commits that are one where nobody has a say are several then."""
+
+    def heard(part: Callable[[World, AgentHarness, AgentLane], Awaitable[None]]) -> Callable[[World, AgentHarness, AgentLane], Awaitable[None]]:
+        async def run(world: World, harness: AgentHarness, lane: AgentLane) -> None:
+            harness.events.on("*", lambda event: None)
+            await part(world, harness, lane)
+
+        return run
+
+    return replace(script, name=f"{script.name}, heard", play=heard(script.play), finish=heard(script.finish))
+
+
+HEARD = tuple(_listened(script) for script in (TOOLS, QUEUES, RETRIES, ABORT, COMPACTION, INTERRUPT, CAREFUL))

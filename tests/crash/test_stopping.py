@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crash.enumeration import Kept, Script, count, process, recover
-from crash.scripts import SCRIPTS
+from crash.scripts import HEARD, SCRIPTS
 from crash.world import World
 from laneway.errors import HarnessClosed, HarnessFault
 from laneway.harness import AgentHarness
@@ -41,7 +41,7 @@ class Refusing(Kept):
         return await super().commit(writes)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+@pytest.mark.parametrize("script", SCRIPTS + HEARD, ids=lambda script: script.name)
 async def test_a_store_that_fails_at_a_commit_loses_nothing(script: Script) -> None:
     """X-04, decision 22: the harness stops, tries to write nothing more, and reopening goes on; at every n with LANEWAY_CRASH=all."""
     commits = await count(script)
@@ -106,7 +106,7 @@ def _fault_of(harness: Any) -> Any:
 
 
 @pytest.mark.parametrize("during", [False, True], ids=["after", "during"])
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+@pytest.mark.parametrize("script", SCRIPTS + HEARD, ids=lambda script: script.name)
 async def test_a_close_at_a_commit_writes_nothing_more(script: Script, during: bool) -> None:
     """X-02, decision 18: closing is a controlled crash in every state; reopening goes on (at every commit with LANEWAY_CRASH=all)."""
     commits = await count(script)
