@@ -194,6 +194,6 @@ def test_the_api_without_a_provider_costs_no_spans() -> None:
 from opentelemetry import trace
 from laneway.harness import _telemetry
 asyncio.run(prompt())
-print(_telemetry.span("x", {}) is _telemetry._NOTHING)
+print(_telemetry.span("x", {}) is _telemetry.NOTHING)
 """
     assert process(program) == "True"

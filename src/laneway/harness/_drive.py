@@ -43,9 +43,9 @@ from laneway.messages import AssistantMessage, ToolResultMessage
 if TYPE_CHECKING:
     from laneway.harness._environment import Environment
     from laneway.harness._hooks import Hooks
+    from laneway.harness._runtime import Runtime
     from laneway.harness.state import LaneConfiguration
     from laneway.llm.base import StreamOptions
-    from laneway.harness._runtime import Runtime
 
 Procedure: TypeAlias = "Waiting | None"
 
@@ -79,6 +79,7 @@ class Drive:
         self.results: dict[str, ToolResultMessage] = {}  # placed results of the batch, by entry id
         self.intent: AssistantEffectPending | None = None  # committed by this pass, not performed yet
         self.interrupted: Any = None  # the AbortController of the batch that runs
+        self.traced = _telemetry.traced()
         self.progressed = False  # whether this pass has committed anything
         self.done: asyncio.Future[DriveOutcome] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)

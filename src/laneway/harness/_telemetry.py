@@ -43,20 +43,25 @@ class _Nothing:
         return None
 
 
-_NOTHING = _Nothing()
+NOTHING = _Nothing()
+
+
+def traced() -> bool:
+    """Whether anybody may trace. To be asked once per pass, not once per span: whoever does has set that up before."""
+    return "opentelemetry.trace" in sys.modules or PROVIDER in os.environ
 
 
 def span(name: str, attributes: Mapping[str, Any], *, client: bool = False) -> AbstractContextManager[Span | None]:
     """Return a context manager that runs a block in a span; it gives None where nobody traces. An exception is recorded and raised."""
-    if "opentelemetry.trace" not in sys.modules and PROVIDER not in os.environ:
-        return _NOTHING
+    if not traced():
+        return NOTHING
     try:
         from opentelemetry import trace
     except ImportError:  # a provider is named, but nothing of it is installed
-        return _NOTHING
+        return NOTHING
     provider = trace.get_tracer_provider()
     if type(provider) is trace.ProxyTracerProvider:  # it stands for one that nobody has set
-        return _NOTHING
+        return NOTHING
     kind = trace.SpanKind.CLIENT if client else trace.SpanKind.INTERNAL
     return provider.get_tracer("laneway").start_as_current_span(name, kind=kind, attributes=dict(attributes))
 

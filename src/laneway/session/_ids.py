@@ -7,6 +7,7 @@ An id sorts by its time. Ids of one millisecond are ordered by a 12-bit counter,
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from threading import Lock
 
@@ -26,7 +27,7 @@ class Ids:
 
     def __init__(self, *, clock: Callable[[], int] = now_ms, random_bits: Callable[[int], int] | None = None) -> None:
         self._clock = clock
-        self._random_bits = random_bits or _Random().bits
+        self._random_bits = random_bits or _random_bits
         self._lock = Lock()
         self._last_ms = 0
         self._counters: dict[int, int] = {}
@@ -74,35 +75,21 @@ class Ids:
         return _format(ms, counter, self._random_bits(_RANDOM_BITS)), ms
 
 
-class _Random:
-    """Random bits of the operating system, drawn many at a time: one call of it per id would cost as much as the id."""
-
-    __slots__ = ("_at", "_generation", "_pool")
-
-    def __init__(self) -> None:
-        self._pool = b""
-        self._at = 0
-        self._generation = 0
-
-    def bits(self, bits: int) -> int:
-        """Return that many random bits (at most 64)."""
-        at = self._at
-        if at >= len(self._pool) or self._generation != _generation[0]:
-            self._pool, self._generation, at = os.urandom(_DRAWN), _generation[0], 0
-        self._at = at + 8
-        return int.from_bytes(self._pool[at : at + 8], "big") >> (64 - bits)
+_DRAWN = 128  # ids
+_pool: list[int] = []
 
 
-_DRAWN = 1024  # bytes
-_generation = [0]  # grows in a forked child, which must not give the ids that its parent gives
-
-
-def _forked() -> None:
-    _generation[0] += 1
+def _random_bits(bits: int) -> int:
+    """Return that many random bits (at most 64). They are drawn for many ids at once: a system call per id would cost as much as the id."""
+    try:
+        return _pool.pop() >> (64 - bits)
+    except IndexError:
+        _pool.extend(struct.unpack(f"{_DRAWN}Q", os.urandom(8 * _DRAWN)))
+        return int.from_bytes(os.urandom(8), "big") >> (64 - bits)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_pool.clear)  # a child must not give the ids that its parent gives
 
 
 def _format(ms: int, counter: int, random: int) -> str:

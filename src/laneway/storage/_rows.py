@@ -50,18 +50,21 @@ class Rows:
         """
         fresh: dict[str, bool] = {}  # id → it is an entry
         entries, usage = self._entries, self._usage
+        kept = False
         for write in commit.writes:  # exact types here and below, most frequent first: this is per write
             if type(write) is EncodedEntry or type(write) is EncodedUsage:
                 id = write.id
                 if id in entries or id in usage or id in fresh:
                     raise checks.duplicate_id(id)
                 if type(write) is EncodedEntry:
-                    parent_id = write.parent_id
+                    parent_id, kept = write.parent_id, kept or write.seq > 0
                     if parent_id is not None and parent_id not in entries and not fresh.get(parent_id, False):
                         raise checks.missing_parent(id, parent_id)
                     fresh[id] = True
                 else:
                     fresh[id] = False
+        if not kept:
+            return list(range(self.next_seq, self.next_seq + len(commit.writes)))
         return commit.number(self.next_seq)
 
     def apply(self, commit: EncodedCommit, seqs: Sequence[int], timestamp: int) -> CommitResult:

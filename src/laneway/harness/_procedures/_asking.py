@@ -237,9 +237,13 @@ async def ask(
         drive.gate.admit()
         return _unsent(model, error), streaming
     drive.gate.admit()
-    with _telemetry.request_span(provider=model.provider, model_id=model.id, step="assistant", attempt=state.attempt) as span:
-        message = await respond(model, request, wire.options(), stream_fn=drive.environment.streamer(), on_event=streaming.on_event, guard=drive.guard)
-        _telemetry.answered(span, message, request.messages)
+    stream_fn, on_event = drive.environment.streamer(), streaming.on_event
+    if drive.traced:
+        with _telemetry.request_span(provider=model.provider, model_id=model.id, step="assistant", attempt=state.attempt) as span:
+            message = await respond(model, request, wire.options(), stream_fn=stream_fn, on_event=on_event, guard=drive.guard)
+            _telemetry.answered(span, message, request.messages)
+    else:
+        message = await respond(model, request, wire.options(), stream_fn=stream_fn, on_event=on_event, guard=drive.guard)
     return await finished(drive, wire, streaming, message), streaming
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from laneway._effects.call_tools import Prepared, prepare
+from laneway._effects.call_tools import Prepared, look_up, plain_args
 from laneway.harness import keys
 from laneway.harness._classify import Circumstances, Verdict, classify
 from laneway.harness._environment import retry_delay
@@ -52,6 +52,7 @@ from laneway.harness.state import (
     Spent,
     SummaryDeciding,
     Task,
+    Tools,
     carried,
 )
 from laneway.messages import AssistantMessage, ToolCall
@@ -120,6 +121,8 @@ def intend(drive: Drive, state: AssistantReady | AssistantRetryWait, *, attempt:
         **carried(state),
     )
     events: list[HarnessEvent] = []
+    if not drive.runtime.bus.listened:
+        return Begun(pending, events)
     if attempt == 1:
         events.append(TurnStart(**drive.told, turn_id=context.step_id))
     elif isinstance(state, AssistantRetryWait):
@@ -154,18 +157,16 @@ class _Settlement:
     def __init__(self, drive: Drive, state: InFlight, message: AssistantMessage, started: bool, recovery: bool) -> None:
         self.drive, self.state, self.message = drive, state, message
         self.started, self.recovery = started, recovery
+        if isinstance(state, DeferredEffectPending):
+            self.poll: DeferredEffectPending | None = state
+            self.turn_id, self.configuration = f"{state.step_id}:poll:{state.poll}", state.configuration
+        else:
+            self.poll = None
+            self.turn_id, self.configuration = state.context.step_id, state.context.configuration
+        self.foreseen: Verdict | None = None  # what the verdict is unless the operation is cancelled first
         self.preparation: Preparation | None = None
         self.cleared: Prepared | None = None
         self.why_not = "is off"
-
-    @property
-    def poll(self) -> DeferredEffectPending | None:
-        return self.state if isinstance(self.state, DeferredEffectPending) else None
-
-    @property
-    def turn_id(self) -> str:
-        poll = self.poll
-        return f"{poll.step_id}:poll:{poll.poll}" if poll is not None else self.generation.context.step_id
 
     @property
     def generation(self) -> AssistantEffectPending:
@@ -187,22 +188,21 @@ class _Settlement:
             else:
                 self.preparation = await _compacting.prepare_now(self.drive)
                 self.why_not = "has nothing to summarise"
-        elif verdict.kind == "tools" and not self.recovery:
-            self.cleared = await self._clear_single(verdict.message)
+            return
+        self.foreseen = verdict
+        if verdict.kind == "tools" and not self.recovery:
+            self.cleared = self._clear_single(verdict.message)
 
-    async def _clear_single(self, message: AssistantMessage) -> Prepared | None:
+    def _clear_single(self, message: AssistantMessage) -> Prepared | None:
         """Prepare the only call of a response, if nobody has a say: its intent can then be part of the settlement."""
         drive, calls = self.drive, message.tool_calls
         if len(calls) != 1 or message.stop_reason == "length" or drive.hooks.has("before_tool") or drive.gate.state != "open":
             return None
-        tools = drive.environment.active(self._configuration())
+        tools = drive.environment.active(self.configuration)
         if calls[0].name not in tools or drive.environment.tool_context is not None:
             return None
-        prepared = await prepare(calls[0], tools, before=None, signal=None)
+        prepared = look_up(calls[0], tools)
         return prepared if isinstance(prepared, Prepared) else None
-
-    def _configuration(self) -> Any:
-        return self.state.configuration if isinstance(self.state, DeferredEffectPending) else self.state.context.configuration
 
     # -- the plan
 
@@ -227,7 +227,9 @@ class _Settlement:
 
     def plan(self, lane: Lane, operation: Operation, _: Mutation) -> Move | End:
         """Return the settlement: the entry, its ledger row, the tip, the next leaf."""
-        verdict = self._verdict(cancelled=operation.cancelled, can_compact=self.preparation is not None)
+        verdict = self.foreseen
+        if verdict is None or operation.cancelled:
+            verdict = self._verdict(cancelled=operation.cancelled, can_compact=self.preparation is not None)
         entry_id = self.state.response_entry_id
         writes: list[Write] = [
             InsertEntry(MessageEntry(id=entry_id, parent_id=lane.tip_id, message=verdict.message)),
@@ -243,7 +245,8 @@ class _Settlement:
         common = {**carried(operation.state), "latest_assistant_entry_id": entry_id, "spent": _spent(operation.state.spent, verdict)}
         writes.append(frames)
         state, more, told = self._next(verdict, common)
-        return Move(state=state, writes=[*writes, *more], tip_id=entry_id, events=lambda done: [*self._settled(done, verdict), *told])
+        writes += more
+        return Move(state=state, writes=writes, tip_id=entry_id, events=lambda done: [*self._settled(done, verdict), *told])
 
     def _may_end(self, lane: Lane, operation: Operation, verdict: Verdict) -> bool:
         """Whether this response ends the run, as nobody and nothing could make it go on."""
@@ -320,24 +323,21 @@ class _Settlement:
         writes: list[Write] = []
         told = self._retried(success=True, verdict=verdict)
         if self.cleared is not None:
-            calls, intent, start = self._single_intent(self.cleared, calls[0])
+            calls, intent = self._single_intent(self.cleared, calls[0])
             writes.append(intent)
-            told.append(start)
-        batch = Batch(assistant_entry_id=self.state.response_entry_id, turn_id=self.turn_id, configuration=self._configuration(), calls=calls)
-        from laneway.harness.state import Tools
-
+            if self.drive.runtime.bus.listened:
+                asked = self.cleared.call
+                told.append(
+                    ToolStart(**self.drive.told, turn_id=self.turn_id, tool_call_id=asked.id, tool_name=asked.name, args=asked.arguments)
+                )
+        batch = Batch(assistant_entry_id=self.state.response_entry_id, turn_id=self.turn_id, configuration=self.configuration, calls=calls)
         return Tools(batch=batch, **common), writes, told
 
-    def _single_intent(self, cleared: Prepared, call: Call) -> tuple[list[Call], Write, ToolStart]:
-        from laneway._effects.call_tools import plain_args
-
+    def _single_intent(self, cleared: Prepared, call: Call) -> tuple[list[Call], Write]:
         self.drive.cleared[call.result_entry_id] = cleared
         pending = PendingCall(source_index=call.source_index, result_entry_id=call.result_entry_id, replay=cleared.tool.replay)
         key = keys.under(self.drive.operation_id, self.turn_id, call.source_index)
-        start = ToolStart(
-            **self.drive.told, turn_id=self.turn_id, tool_call_id=cleared.call.id, tool_name=cleared.call.name, args=cleared.call.arguments
-        )
-        return [pending], SetValue(keys.OP_TOOL_ARGS, key, plain_args(cleared.args)), start
+        return [pending], SetValue(keys.OP_TOOL_ARGS, key, plain_args(cleared.args))
 
     def _failed(self, verdict: Verdict, writes: list[Write]) -> End:
         def events(done: Done, record: OperationResult) -> list[HarnessEvent]:
@@ -379,12 +379,13 @@ def _untold(_: Done, __: OperationResult) -> list[HarnessEvent]:
 
 def _spent(spent: Spent, verdict: Verdict) -> Spent:
     usage = verdict.message.usage
-    cut = _truncated(verdict) if verdict.kind == "tools" else None
+    asked = verdict.message.tool_calls if verdict.kind == "tools" else ()
+    cut = _truncated(verdict) if asked else None
     return Spent(
         truncated=cut,
         repeats=0 if cut is None else spent.repeats + 1 if cut == spent.truncated else 1,
         turns=spent.turns + (verdict.kind in ("tools", "done")),
-        tool_calls=spent.tool_calls + (len(verdict.message.tool_calls) if verdict.kind == "tools" else 0),
+        tool_calls=spent.tool_calls + len(asked),
         output_tokens=spent.output_tokens + usage.output,
         cost=spent.cost + usage.cost.total,
     )

@@ -140,10 +140,11 @@ class _Settlement:
             staged = QueuedMessage(message=result_message(self._asked(self.call), self.outcome), terminate=terminate)
             ready = ReadyCall(source_index=self.call.source_index, result_entry_id=self.call.result_entry_id, terminate=terminate)
             state = with_call(state, ready)
-            writes += await self._swept(operation, mutation)
+            if not self.synthetic:
+                writes += await self._swept(operation, mutation)
             self.drive.line.live.progress.pop(self.call.result_entry_id, None)
         due = _due(state.batch)
-        if staged is not None and self.call.result_entry_id not in {call.result_entry_id for call in due}:
+        if staged is not None and all(call.result_entry_id != self.call.result_entry_id for call in due):
             self.drive.line.payloads[self.call.result_entry_id] = staged
             writes.append(keys.set_pending(self.call.result_entry_id, staged))
         if not due:
@@ -154,7 +155,7 @@ class _Settlement:
         self, lane: Lane, operation: Operation, state: Tools, due: list[ReadyCall], staged: QueuedMessage | None, writes: list[Write],
         mutation: Mutation,
     ) -> Move:  # fmt: skip
-        tip_id, placed = lane.tip_id, list[str]()
+        tip_id, placed, calls = lane.tip_id, list[str](), list(state.batch.calls)
         for call in due:
             own = staged is not None and call.result_entry_id == self.call.result_entry_id
             payload = staged if own else await self.drive.line.payload(call.result_entry_id, mutation)
@@ -168,12 +169,12 @@ class _Settlement:
             tip_id = call.result_entry_id
             placed.append(tip_id)
             self.drive.results[tip_id] = payload.message
-            state = with_call(state, CompletedCall(source_index=call.source_index, result_entry_id=tip_id, terminate=call.terminate))
+            calls[calls.index(call)] = CompletedCall(source_index=call.source_index, result_entry_id=tip_id, terminate=call.terminate)
         writes.append(keys.set_tip(self.drive.line.name, tip_id))
-        complete = all(isinstance(call, CompletedCall) for call in state.batch.calls)
+        state = Tools(batch=msgspec.structs.replace(state.batch, calls=calls), **carried(state))
         next_state: Leaf = state
         turn: list[HarnessEvent] = []
-        if complete:
+        if len(due) == len(calls) or all(isinstance(call, CompletedCall) for call in calls):
             writes += [DeleteValue(keys.OP_TOOL_ARGS, keys.under(operation.id, state.batch.turn_id, c.source_index)) for c in state.batch.calls]
             next_state = self._onward(lane, operation, _after(state, tip_id), placed)
             turn = await self._turn_end(state.batch, mutation)
@@ -207,8 +208,6 @@ class _Settlement:
 
     async def _swept(self, operation: Operation, mutation: Mutation) -> list[Write]:
         """Delete the call's checkpoint and memos."""
-        if self.synthetic:
-            return []
         key = keys.under(operation.id, self.call.result_entry_id)
         known = self.drive.line.transient()
         if known is None:

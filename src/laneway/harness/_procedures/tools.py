@@ -71,7 +71,7 @@ async def work_off(drive: Drive, state: Tools) -> Waiting | None:
     work = _Work(drive, message, state.batch)
     if work.recovery:
         drive.runtime.bus.post(TurnStart(**drive.told, recovery=True, turn_id=state.batch.turn_id))
-    if any(isinstance(call, (ApprovedCall, RejectedCall)) for call in state.batch.calls):
+    if any(type(call) is ApprovedCall or type(call) is RejectedCall for call in state.batch.calls):
         drive.runtime.bus.post(RunResume(**drive.told))
     try:
         await work.go_on()
@@ -106,7 +106,10 @@ class _Work:
         self.drive, self.message = drive, message
         self.turn_id = batch.turn_id
         self.tools = drive.environment.active(batch.configuration)
-        self.recovery = any(isinstance(call, (PendingCall, ReadyCall)) and call.result_entry_id not in drive.cleared for call in batch.calls)
+        cleared = drive.cleared
+        self.recovery = any(
+            (type(call) is PendingCall or type(call) is ReadyCall) and call.result_entry_id not in cleared for call in batch.calls
+        )
         self.running: dict[str, asyncio.Task[None]] = {}
         self.moved = False
         self._context: list[Any] = []
@@ -133,6 +136,14 @@ class _Work:
 
     async def go_on(self) -> None:
         """Take up calls in source order, as many at once as the batch allows, until none is left that could run."""
+        only = self.batch
+        if only is not None and len(only.calls) == 1 and not only.interrupted and self.drive.gate.state == "open":
+            call = only.calls[0]
+            ready = self.drive.cleared.get(call.result_entry_id)
+            if ready is not None:  # its intent came with the response: nothing else is left to do for this batch
+                self.moved = True
+                await self._start(call, ready, alone=True)
+                return
         try:
             while (batch := self.batch) is not None:
                 if batch.interrupted:
@@ -347,7 +358,8 @@ class _Work:
         return running
 
     async def _execute(self, call: Call, ready: Prepared, *, recovery: bool) -> None:
-        with _telemetry.tool_span(name=ready.call.name, call_id=ready.call.id) as span:
+        traced = self.drive.traced
+        with _telemetry.tool_span(name=ready.call.name, call_id=ready.call.id) if traced else _telemetry.NOTHING as span:
             outcome = await self._run(call, ready, recovery=recovery).outcome
             if outcome.cut is None and self.drive.hooks.has("after_tool"):
                 outcome = await self._checked(ready.call, plain_args(ready.args), outcome)
