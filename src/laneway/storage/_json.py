@@ -33,7 +33,7 @@ _skip = msgspec.json.Decoder(Raw).decode
 
 def encode_plain(value: Any) -> bytes | None:
     """Encode a JSON value that comes back as it was given, as nearly all do; None leaves it to `encode_json`. See there for `Raw`."""
-    kind = cast("type[Any]", type(value))
+    kind: Any = type(value)
     try:
         data = json_encoder.encode(value)
         if kind is Raw:
