@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from copy import deepcopy
 from functools import cache
 from typing import Any, Protocol, TypeAlias
@@ -61,7 +62,8 @@ class Prepared(Struct, kw_only=True, frozen=True):
     """A request ready to be sent. `headers` are the wire's own; the model's and the options' are laid over them.
 
     `split` makes the splitter of the response. `sign` may change the request when its body and headers are final (a signature over them);
-    it is called for every try. `opened` is told of the good answer before its first byte is read.
+    it is called for every try. `opened` is told of the good answer before its first byte is read. `amend` is asked when the request is refused: it
+    returns what to send instead, once, or None.
     """
 
     url: str
@@ -71,6 +73,7 @@ class Prepared(Struct, kw_only=True, frozen=True):
     split: Callable[[], Splitter] = SseDecoder
     sign: Callable[[HttpRequest], HttpRequest] | None = None
     opened: Callable[[ResponseInfo], None] | None = None
+    amend: Callable[[ProviderFailure], Prepared | None] | None = None
 
 
 Prepare: TypeAlias = Callable[[], "Prepared | Awaitable[Prepared]"]
@@ -98,21 +101,32 @@ async def _events(model: Model, options: StreamOptions, writer: StreamWriter, pr
     prepared: Prepared = await _finished(prepare(), options)
     body = await _final_body(prepared.body, model, options)
     request = make_request(model, options, prepared, encode_body(body))
-    async with open_stream(request, options, prepared.sign) as response:
-        if prepared.opened is not None:
-            prepared.opened(response.info)
-        if options.on_response is not None:
-            await _finished(options.on_response(response.info, model), options)
-        writer.start()
-        for event in writer.take():
-            yield event
-        try:
-            async for event in _decoded(model, options, response, prepared):
-                yield event
-        except ProviderFailure as failure:
+    opened = False
+    try:
+        async with open_stream(request, options, prepared.sign) as response:
+            opened = True
+            if prepared.opened is not None:
+                prepared.opened(response.info)
+            if options.on_response is not None:
+                await _finished(options.on_response(response.info, model), options)
+            writer.start()
             for event in writer.take():
                 yield event
-            raise _without_secrets(failure, response.request) from None
+            try:
+                async for event in _decoded(model, options, response, prepared):
+                    yield event
+            except ProviderFailure as failure:
+                for event in writer.take():
+                    yield event
+                raise _without_secrets(failure, response.request) from None
+            return
+    except ProviderFailure as failure:
+        amended = prepared.amend(failure) if prepared.amend is not None and not opened else None
+        if amended is None:
+            raise
+    async with aclosing(_events(model, options, writer, lambda: amended)) as events:
+        async for event in events:
+            yield event
 
 
 def _without_secrets(failure: ProviderFailure, request: HttpRequest) -> ProviderFailure:

@@ -308,3 +308,63 @@ async def test_a_connection_is_kept_for_the_next_request() -> None:
         for _ in range(3):
             await ask(server).result()
         assert server.connections == 1
+
+
+# ---------------------------------------------------------------------------------------------------- strict tools
+
+
+STRICT = {"supports_strict_tools": True}
+
+
+def tool_set(name: str) -> SystemMessage:
+    """A tool that wants to be followed to the letter."""
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+    return SystemMessage(tools_added=[ToolDeclaration(name=name, description="", parameters=schema, strict=True)])
+
+
+def refusal(text: str) -> Answer:
+    """The provider cannot compile the schemas."""
+    return error_reply(400, {"type": "error", "error": {"type": "invalid_request_error", "message": text}})
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Too many strict tools (48). The maximum number of strict tools supported is 20.",
+        "The compiled grammar is too large, which would cause performance issues. Simplify your tool schemas or reduce the number of strict tools.",
+        "Schema is too complex for compilation. Try reducing the number of tools or simplifying tool schemas.",
+        "Schemas contains too many optional parameters (25), which exceeds the limit: 24",
+    ],
+)
+async def test_schemas_that_are_too_much_are_sent_again_without_the_demand(told: str) -> None:
+    """05 §9.5: once, with a note; later requests with these tools do not ask for it again, others do."""
+    name = told.split()[-1].strip(".")  # one of its own for each case: what was refused is remembered
+    async with Loopback([refusal(told), reply(*HELLO)]) as server:
+        of = model(base_url=server.url, compat=STRICT)
+        events = await collect(ask(server, tool_set(name), UserMessage(content="hi"), of=of))
+        message = events[-1].message  # type: ignore[union-attr]  # the last event has one
+        await final(ask(server, tool_set(name), UserMessage(content="hi"), UserMessage(content="more"), of=of))
+        await final(ask(server, tool_set(name + "_other"), UserMessage(content="hi"), of=of))
+    assert [event.type for event in events][:1] == ["start"]
+    assert (message.text, message.stop_reason) == ("Hello", "stop")
+    assert message.diagnostics is not None
+    assert "schemas" in message.diagnostics[0]
+    assert [request.json["tools"][0].get("strict", False) for request in server.requests] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("answers", "count"),
+    [
+        ([refusal("messages: roles must alternate")], 1),
+        ([refusal("Too many strict tools (48)."), refusal("Too many strict tools (48).")], 2),
+        ([error_reply(500, {"error": {"message": "Too many strict tools (48)."}})], 1),
+    ],
+    ids=["another reason", "refused again", "not a refusal"],
+)
+async def test_other_refusals_are_errors(answers: list[Answer], count: int) -> None:
+    """Nothing is sent a third time, and nothing for another reason."""
+    async with Loopback(answers) as server:
+        of = model(base_url=server.url, compat=STRICT)
+        message = await final(ask(server, tool_set(f"other{count}{len(answers)}"), UserMessage(content="hi"), of=of))
+        assert len(server.requests) == count
+    assert message.stop_reason == "error"
