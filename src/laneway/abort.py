@@ -7,12 +7,18 @@ An abort is a request, not a cancellation: whoever does work looks at `AbortSign
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from types import TracebackType
+from typing import Any, TypeVar
 
 from laneway.errors import Aborted
 
 __all__ = ["AbortController", "AbortSignal", "Aborted", "abort_scope"]
+
+
+T = TypeVar("T")
 
 
 class AbortSignal:
@@ -55,7 +61,7 @@ class AbortSignal:
         callbacks[key] = callback
         if self._aborted and callbacks.pop(key, None) is not None:  # by another thread, since the look above
             callback()
-        return lambda: void(callbacks.pop(key, None))
+        return partial(callbacks.pop, key, None)  # pyright: ignore[reportReturnType] - what it returns is the callback, at which nobody looks
 
     async def wait(self) -> None:
         """Return when the abort is requested."""
@@ -165,6 +171,21 @@ def soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> Non
     except RuntimeError:
         if not loop.is_closed():
             raise
+
+
+@types.coroutine
+def first_step() -> Generator[None]:
+    """Suspend a coroutine that `start_task` runs, until its task makes the first step."""
+    yield
+
+
+def start_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Create a task for `work`, whose first await is `first_step()` in a `try`: it then sees a cancellation however early that comes.
+
+    Any other coroutine that is cancelled before its task's first step never runs at all, not even its `finally`.
+    """
+    work.send(None)
+    return loop.create_task(work)
 
 
 def being_cancelled() -> bool:

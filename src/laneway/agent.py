@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from laneway._effects.call_tools import ABORTED, failure, result_message
 from laneway._event_stream import EventStream
-from laneway.abort import AbortController, AbortSignal, being_cancelled, soon
+from laneway.abort import AbortController, AbortSignal, being_cancelled, first_step, soon, start_task
 from laneway.errors import AgentBusy, LoopInputError, WouldDeadlock
 from laneway.events import AgentEnd, AgentEvent, MessageEnd, MessageStart, MessageUpdate, ToolExecutionEnd, ToolExecutionStart
 from laneway.llm.base import Model, StreamFn, StreamOptions, ThinkingLevel
@@ -173,7 +173,7 @@ def _ignore(event: AgentEvent, signal: AbortSignal) -> None:
 class _ActiveRun:
     """One run: its abort, its listeners' failures, what it took from the queues, and the batch that an interrupting steer may stop."""
 
-    __slots__ = ("batch", "controller", "failures", "idle", "loop", "owner", "signal", "silenced", "sink", "state", "taken")
+    __slots__ = ("batch", "controller", "failures", "idle", "loop", "owner", "signal", "silenced", "sink", "skip_first_poll", "state", "taken")
 
     def __init__(self, owner: Agent, controller: AbortController, sink: Callable[[AgentEvent], Awaitable[None]] | None) -> None:
         self.owner, self.state, self.controller, self.signal, self.sink = owner, owner.state, controller, controller.signal, sink
@@ -181,6 +181,7 @@ class _ActiveRun:
         self.failures: list[Exception] = []
         self.silenced: set[_Subscription] = set()
         self.batch: AbortController | None = None
+        self.skip_first_poll = False
         self.taken: list[tuple[deque[AgentMessage], AgentMessage]] = []
         self.idle: asyncio.Event = asyncio.Event()
 
@@ -207,6 +208,32 @@ class _ActiveRun:
                 self.fail(subscription, RuntimeError(text).with_traceback(error.__traceback__))
         if self.sink is not None:
             await self.sink(event)
+
+    def poll_steering(self) -> list[AgentMessage]:
+        """What the loop gets of the steering queue now."""
+        if self.skip_first_poll:  # it was drained to start this run: the same message must not be eaten twice
+            self.skip_first_poll = False
+            return []
+        owner = self.owner
+        return self._take(owner._steering, owner.steering_mode) if owner._steering else []  # pyright: ignore[reportPrivateUsage] - the owner's part
+
+    def poll_follow_up(self) -> list[AgentMessage]:
+        """What the loop gets of the follow-up queue now."""
+        owner = self.owner
+        return self._take(owner._follow_up, owner.follow_up_mode) if owner._follow_up else []  # pyright: ignore[reportPrivateUsage]
+
+    def _take(self, queue: deque[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
+        drained = self.owner._drain(queue, mode)  # pyright: ignore[reportPrivateUsage]
+        self.taken += [(queue, message) for message in drained]
+        return drained
+
+    def batch_interrupt(self) -> AbortSignal:
+        """The signal that stops the batch about to run; set already if a message that cannot wait is queued."""
+        if self.batch is None or self.batch.signal.aborted:
+            self.batch = AbortController()
+        if self.owner._cannot_wait():  # pyright: ignore[reportPrivateUsage]
+            self.batch.abort()
+        return self.batch.signal
 
     def fail(self, subscription: _Subscription, error: Exception) -> None:
         """Stop the run for a listener that raised: the exception is its author's, `prompt()` raises it once all has settled."""
@@ -388,16 +415,16 @@ class Agent:
         self.state._error = None  # pyright: ignore[reportPrivateUsage]
         if source is not None:
             run.taken += [(source, message) for message in prompts]
-        task = run.loop.create_task(self._body(run, prompts, skip_first_poll=source is self._steering))
-        task.add_done_callback(lambda _: self._let_go(run, torn=True))  # for a task that was cancelled before its first step
-        return settle_on_cancel(task, controller, self.abort_grace)
+        run.skip_first_poll = source is self._steering
+        return settle_on_cancel(start_task(run.loop, self._body(run, prompts)), controller, self.abort_grace)
 
-    async def _body(self, run: _ActiveRun, prompts: list[AgentMessage], *, skip_first_poll: bool) -> list[AgentMessage]:
-        _inside.set((*_inside.get(), run))
+    async def _body(self, run: _ActiveRun, prompts: list[AgentMessage]) -> list[AgentMessage]:
         torn = True
         try:
+            await first_step()
+            _inside.set((*_inside.get(), run))
             context = AgentContext(messages=self.state.messages, tools=self.state.tools)
-            config = self._config(run, skip_first_poll)
+            config = self._config(run)
             new = await run_in_loop(prompts, context, config, run.emit, signal=run.controller.signal, stream_fn=self.stream_fn)
             torn = False
         except Exception as error:  # of a hook, raised when all is settled
@@ -437,28 +464,7 @@ class Agent:
         outcome = failure(ABORTED, cut="aborted")
         messages += [result_message(call, outcome) for call in response.tool_calls if call.id not in answered]
 
-    def _config(self, run: _ActiveRun, skip_first_poll: bool) -> LoopConfig:
-        def steering() -> list[AgentMessage]:
-            nonlocal skip_first_poll
-            if skip_first_poll:  # it was drained to start this run: the same message must not be eaten twice
-                skip_first_poll = False
-                return []
-            return take(self._steering, self.steering_mode)
-
-        def take(queue: deque[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
-            if not queue:
-                return []
-            drained = self._drain(queue, mode)
-            run.taken += [(queue, message) for message in drained]
-            return drained
-
-        def interrupt() -> AbortSignal:
-            if run.batch is None or run.batch.signal.aborted:
-                run.batch = AbortController()
-            if self._cannot_wait():
-                run.batch.abort()
-            return run.batch.signal
-
+    def _config(self, run: _ActiveRun) -> LoopConfig:
         options = self.stream_options
         if self.session_id is not None or self.thinking_budgets is not None:
             options = msgspec.structs.replace(
@@ -476,14 +482,14 @@ class Agent:
             prepare_request=self.prepare_request,
             prepare_next_turn=self.prepare_next_turn,
             finish_turn=self.finish_turn,
-            get_steering_messages=steering,
-            get_follow_up_messages=lambda: take(self._follow_up, self.follow_up_mode),
+            get_steering_messages=run.poll_steering,
+            get_follow_up_messages=run.poll_follow_up,
             tool_execution=self.tool_execution,
             before_tool_call=self.before_tool_call,
             after_tool_call=self.after_tool_call,
             tool_abort_grace=self.tool_abort_grace,
             limits=self.limits,
-            batch_interrupt=interrupt,
+            batch_interrupt=run.batch_interrupt,
         )
 
     # ------------------------------------------------------------------------------------------------ queues

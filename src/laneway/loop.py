@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -287,8 +288,11 @@ async def settle_on_cancel(run: Any, controller: AbortController, grace: float =
     The cancellation is raised again once the run has settled, or after `grace` seconds, or at a second cancellation.
     """
     task = asyncio.ensure_future(run)
+    settled: asyncio.Future[None] = task.get_loop().create_future()
+    task.add_done_callback(partial(_wake, settled))  # what `asyncio.shield` does, in one callback
     try:
-        return await asyncio.shield(task)
+        await settled
+        return task.result()
     except asyncio.CancelledError:
         if not task.done():
             controller.abort("the task that awaited the run was cancelled")
@@ -300,6 +304,11 @@ async def settle_on_cancel(run: Any, controller: AbortController, grace: float =
         if task.done() and not task.cancelled():
             task.exception()  # the cancellation is what the caller asked for; the run's own error would hide it
         raise
+
+
+def _wake(waiter: asyncio.Future[None], _: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 # ---------------------------------------------------------------------------------------------------- the loop
@@ -564,12 +573,14 @@ class _Run:
 
     def _before(self, call: ToolCall) -> Before:
         hook, message, context = self._config.before_tool_call, self._message, self._context
-        assert hook is not None and message is not None
+        assert hook is not None
+        assert message is not None
         return lambda args: hook(BeforeToolCall(assistant_message=message, tool_call=call, args=args, context=context), self._signal)
 
     def _after(self, call: ToolCall, ready: Prepared) -> After:
         hook, message, context = self._config.after_tool_call, self._message, self._context
-        assert hook is not None and message is not None
+        assert hook is not None
+        assert message is not None
 
         def ask(outcome: Outcome) -> Any:
             args, result = plain_args(ready.args), outcome.result  # here, where arguments without a JSON form are this call's own fault

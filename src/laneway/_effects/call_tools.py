@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
 
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
-from laneway.abort import AbortSignal, abort_scope
+from laneway.abort import AbortSignal, abort_scope, first_step, start_task
 from laneway.errors import Aborted, ToolArgumentsError, ToolError
 from laneway.messages import ImageContent, TextContent, ToolCall, ToolResult, ToolResultMessage, now_ms
 from laneway.tools._validate import validate_arguments, validate_value
@@ -185,9 +184,7 @@ class RunningCall:
         self._prepared, self._signal, self._on_update, self._after, self._host = prepared, signal, on_update, after, host
         self._grace, self._on_settled = grace, on_settled
         self._loop = asyncio.get_running_loop()
-        run = self._run()
-        run.send(None)  # up to its first await: from there on it sees a cancellation that comes before the task's first step
-        self._task = self._loop.create_task(run)
+        self._task = start_task(self._loop, self._run())
         if watch:
             self._detach = (signal.on_abort(lambda: self._threadsafe(self.abort)),)
             if interrupt is not None:
@@ -214,7 +211,7 @@ class RunningCall:
     async def _run(self) -> None:
         prepared = self._prepared
         try:
-            await _first_step()
+            await first_step()
             if self._host is not None:
                 set_current_host(self._host)
             value = await prepared.tool.execute(prepared.call.id, prepared.args, self._signal, self.update)
@@ -350,12 +347,6 @@ class RunningCall:
             future.set_exception(self._error)
         else:
             future.set_result(outcome)
-
-
-@types.coroutine
-def _first_step() -> Generator[None]:
-    """Suspend once, until the task makes its first step."""
-    yield
 
 
 def _check_result(tool: AgentTool, value: object) -> Outcome:
