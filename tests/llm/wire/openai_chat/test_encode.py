@@ -354,7 +354,7 @@ def test_a_removal_folds_the_tools_into_the_top() -> None:
 
 
 def test_openai_s_own_api() -> None:
-    """05 sc. 90: developer role for reasoning models, store false, the cache key."""
+    """05 sc. 90, 92: developer role for reasoning models, store false, the cache key cut to 64 characters and kept for a day."""
     model = chat_model(provider="openai", base_url="https://api.openai.com/v1", reasoning=True)
     found = body(SystemMessage(content="S"), USER, model=model, session_id="s" * 70, cache_retention="long")
     assert found["messages"][0]["role"] == "developer"
