@@ -33,14 +33,13 @@ _skip = msgspec.json.Decoder(Raw).decode
 
 def encode_plain(value: Any) -> bytes | None:
     """Encode a JSON value that comes back as it was given, as nearly all do; None leaves it to `encode_json`. See there for `Raw`."""
-    kind: Any = type(value)
     try:
         data = json_encoder.encode(value)
-        if kind is Raw:
+        if type(value) is Raw:
             if not data.isascii():
                 data.decode()
             _skip(data)
-        elif kind is not str and _decode_any(data) != value:  # of a plain text, the encoder has seen all that can be wrong
+        elif type(value) is not str and _decode_any(data) != value:  # of a plain text, the encoder has seen all that can be wrong
             return None
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
         return None
