@@ -7,7 +7,7 @@
 | `lane.state/{lane}` | value | `LaneRecord`: current and last operation, the first 64 queued items | lane |
 | `op.meta/{op}` | value | `OperationMeta`, immutable | open operation |
 | `op.state/{op}` | value | the current leaf | open operation |
-| `op.tool_args/{op}:{turn}:{source_index}` | value | validated arguments | until the batch completes |
+| `op.tool_args/{op}:{turn}:{source_index}` | value | validated arguments, if they are not those of the response | until the batch completes |
 | `op.tool_memo/{op}:{invocation}:{name}` | value | a tool's own memo | until the outcome is staged |
 | `op.preparation/{op}:{task}` | value | inputs of a summary | open operation |
 | `op.result/{op}` | value | `OperationResult` | for ever |

@@ -240,10 +240,11 @@ class RejectedCall(_Call, kw_only=True, frozen=True, tag="rejected"):
 
 
 class PendingCall(_Call, kw_only=True, frozen=True, tag="effect_pending"):
-    """The tool may be running, or may have run."""
+    """The tool may be running, or may have run. `as_asked`: its arguments are those of the response, and are not stored once more."""
 
     status: ClassVar[Literal["effect_pending"]] = "effect_pending"
     replay: Replay = "never"
+    as_asked: bool = False
 
 
 class ReadyCall(_Call, kw_only=True, frozen=True, tag="outcome_ready"):

@@ -158,6 +158,7 @@ class Streaming:
         self._watched = False
         self.since = 0.0
         self.started = False
+        self.framed = False  # whether a frame may have been stored
 
     async def on_event(self, event: StreamStart | BlockEvent) -> None:
         """Take one event of the stream."""
@@ -204,6 +205,7 @@ class Streaming:
 
         try:
             while self._frames:
+                self.framed = True
                 if not await line.write([AppendList(keys.PENDING_FRAMES, key, self._frames.take())], while_=owns):
                     return
         except (HarnessFault, Refused):

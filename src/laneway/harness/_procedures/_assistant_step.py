@@ -140,12 +140,18 @@ async def request(drive: Drive, state: AssistantEffectPending, *, patch: Mapping
     model = drive.environment.find_model(state.context.configuration.model)
     assert model is not None
     message, streaming = await _asking.ask(drive, state, model=model, patch=patch)
-    await settle(drive, state, message, started=streaming.started)
+    await settle(drive, state, message, started=streaming.started, framed=streaming.framed)
 
 
-async def settle(drive: Drive, state: InFlight, message: AssistantMessage, *, started: bool = False, recovery: bool = False) -> None:
-    """Commit a response and what follows from it, in one transaction. `started`: its `message_start` has been told."""
+async def settle(
+    drive: Drive, state: InFlight, message: AssistantMessage, *, started: bool = False, recovery: bool = False, framed: bool = True
+) -> None:
+    """Commit a response and what follows from it, in one transaction.
+
+    `started`: its `message_start` has been told. `framed`: frames of it may be stored.
+    """
     settlement = _Settlement(drive, state, message, started, recovery)
+    settlement.framed = framed
     await settlement.look_ahead()
     await drive.line.settle(drive.operation_id, settlement.plan)
     drive.line.live.streaming = None
@@ -156,7 +162,7 @@ class _Settlement:
 
     def __init__(self, drive: Drive, state: InFlight, message: AssistantMessage, started: bool, recovery: bool) -> None:
         self.drive, self.state, self.message = drive, state, message
-        self.started, self.recovery = started, recovery
+        self.started, self.recovery, self.framed = started, recovery, True
         if isinstance(state, DeferredEffectPending):
             self.poll: DeferredEffectPending | None = state
             self.turn_id, self.configuration = f"{state.step_id}:poll:{state.poll}", state.configuration
@@ -237,13 +243,13 @@ class _Settlement:
             keys.set_tip(self.drive.line.name, entry_id),
         ]
         self.drive.responses = {entry_id: verdict.message}
-        frames = DeleteList(keys.PENDING_FRAMES, keys.under(operation.id, entry_id))
         if verdict.kind == "failed":
             return self._failed(verdict, writes)
         if verdict.kind == "done" and self._may_end(lane, operation, verdict):
             return End(status="completed", writes=writes, tip_id=entry_id, events=_untold)
         common = {**carried(operation.state), "latest_assistant_entry_id": entry_id, "spent": _spent(operation.state.spent, verdict)}
-        writes.append(frames)
+        if self.framed:
+            writes.append(DeleteList(keys.PENDING_FRAMES, keys.under(operation.id, entry_id)))
         state, more, told = self._next(verdict, common)
         writes += more
         return Move(state=state, writes=writes, tip_id=entry_id, events=lambda done: [*self._settled(done, verdict), *told])
@@ -323,8 +329,8 @@ class _Settlement:
         writes: list[Write] = []
         told = self._retried(success=True, verdict=verdict)
         if self.cleared is not None:
-            calls, intent = self._single_intent(self.cleared, calls[0])
-            writes.append(intent)
+            pending = self._single_intent(self.cleared, calls[0], writes)
+            calls = [pending]
             if self.drive.runtime.bus.listened:
                 asked = self.cleared.call
                 told.append(
@@ -333,11 +339,15 @@ class _Settlement:
         batch = Batch(assistant_entry_id=self.state.response_entry_id, turn_id=self.turn_id, configuration=self.configuration, calls=calls)
         return Tools(batch=batch, **common), writes, told
 
-    def _single_intent(self, cleared: Prepared, call: Call) -> tuple[list[Call], Write]:
+    def _single_intent(self, cleared: Prepared, call: Call, writes: list[Write]) -> PendingCall:
         self.drive.cleared[call.result_entry_id] = cleared
-        pending = PendingCall(source_index=call.source_index, result_entry_id=call.result_entry_id, replay=cleared.tool.replay)
-        key = keys.under(self.drive.operation_id, self.turn_id, call.source_index)
-        return [pending], SetValue(keys.OP_TOOL_ARGS, key, plain_args(cleared.args))
+        args = plain_args(cleared.args)
+        as_asked = args == cleared.call.arguments
+        if not as_asked:
+            writes.append(SetValue(keys.OP_TOOL_ARGS, keys.under(self.drive.operation_id, self.turn_id, call.source_index), args))
+        return PendingCall(
+            source_index=call.source_index, result_entry_id=call.result_entry_id, replay=cleared.tool.replay, as_asked=as_asked
+        )
 
     def _failed(self, verdict: Verdict, writes: list[Write]) -> End:
         def events(done: Done, record: OperationResult) -> list[HarnessEvent]:

@@ -175,7 +175,7 @@ class _Settlement:
         next_state: Leaf = state
         turn: list[HarnessEvent] = []
         if len(due) == len(calls) or all(isinstance(call, CompletedCall) for call in calls):
-            writes += [DeleteValue(keys.OP_TOOL_ARGS, keys.under(operation.id, state.batch.turn_id, c.source_index)) for c in state.batch.calls]
+            writes += self._args(operation, state.batch)
             next_state = self._onward(lane, operation, _after(state, tip_id), placed)
             turn = await self._turn_end(state.batch, mutation)
         terminate = next((call.terminate for call in due if call.result_entry_id == self.call.result_entry_id), False)
@@ -200,6 +200,13 @@ class _Settlement:
         if not surely_not_due(drive.line, operation, [drive.results[id] for id in placed]):
             return boundary
         return begin(drive, lane, operation, boundary.trigger_entry_id, overflow_recovery_used=False).state
+
+    def _args(self, operation: Operation, batch: Batch) -> list[Write]:
+        """Delete the arguments of the batch that are stored, as far as that is known."""
+        known = self.drive.line.transient()
+        if known is not None and all(namespace != keys.OP_TOOL_ARGS for namespace, _ in known):
+            return []
+        return [DeleteValue(keys.OP_TOOL_ARGS, keys.under(operation.id, batch.turn_id, call.source_index)) for call in batch.calls]
 
     def _asked(self, call: Call) -> ToolCall:
         asked = self.message.content[call.source_index]

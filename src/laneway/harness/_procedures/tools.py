@@ -55,7 +55,7 @@ from laneway.harness.state import (
 )
 from laneway.messages import AssistantMessage, ToolCall, ToolResult
 from laneway.session._mutation import Mutation
-from laneway.storage.base import DeleteValue, MessageEntry, SetValue
+from laneway.storage.base import DeleteValue, MessageEntry, SetValue, Write
 from laneway.tools._validate import validate_value
 
 if TYPE_CHECKING:
@@ -304,24 +304,32 @@ class _Work:
         return await self._stored(call, asked)
 
     async def _stored(self, call: Call, asked: ToolCall) -> Prepared | Outcome:
-        stored = await self.drive.runtime.session.get_value(keys.OP_TOOL_ARGS, self._args_key(call))
-        if stored is None:
-            raise Invariant(f"the arguments of call {asked.id} are missing")
+        if isinstance(call, PendingCall) and call.as_asked:
+            args = jsonable(asked.arguments)
+        else:
+            stored = await self.drive.runtime.session.get_value(keys.OP_TOOL_ARGS, self._args_key(call))
+            if stored is None:
+                raise Invariant(f"the arguments of call {asked.id} are missing")
+            args = stored.value
         tool = self.tools[asked.name]
         try:
-            return Prepared(asked, tool, validate_value(tool, stored.value))
+            return Prepared(asked, tool, validate_value(tool, args))
         except Exception as error:
             return failure(f"The stored arguments no longer fit the tool: {error_text(error)}")
 
     async def _intend(self, call: Call, ready: Prepared) -> bool:
         """Commit the intent. False: the operation was cancelled first."""
         asked = ready.call
-        pending = PendingCall(source_index=call.source_index, result_entry_id=call.result_entry_id, replay=ready.tool.replay)
+        args = plain_args(ready.args)
+        as_asked = args == asked.arguments and not isinstance(call, ApprovedCall)
+        pending = PendingCall(
+            source_index=call.source_index, result_entry_id=call.result_entry_id, replay=ready.tool.replay, as_asked=as_asked
+        )
         told = ToolStart(**self.drive.told, turn_id=self.turn_id, tool_call_id=asked.id, tool_name=asked.name, args=asked.arguments)
 
         def plan(_: Lane, operation: Operation, __: Mutation) -> Move:
-            writes = [SetValue(keys.OP_TOOL_ARGS, self._args_key(call), plain_args(ready.args))]
-            return Move(state=with_call(operation.state, pending), writes=[*writes], events=lambda _: [told])
+            writes: list[Write] = [] if as_asked else [SetValue(keys.OP_TOOL_ARGS, self._args_key(call), args)]
+            return Move(state=with_call(operation.state, pending), writes=writes, events=lambda _: [told])
 
         if await self.drive.line.advance(self.drive.operation_id, plan) != "moved":
             return False
