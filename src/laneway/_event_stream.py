@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from laneway.abort import AbortController
+from laneway.errors import WouldDeadlock
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -60,9 +61,16 @@ class EventStream(Generic[E, R]):
     it returns what the run returned, or raises what it raised. What the run raised also ends the iteration, after the last event.
     """
 
-    def __init__(self, produce: Callable[[Callable[[E], Coroutine[Any, Any, None]]], Coroutine[Any, Any, R]], controller: AbortController) -> None:
+    def __init__(
+        self,
+        produce: Callable[[Callable[[E], Coroutine[Any, Any, None]]], Coroutine[Any, Any, R]],
+        controller: AbortController,
+        *,
+        inside: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._channel: _Channel[E] = _Channel()
         self._controller = controller
+        self._inside = inside  # whether the caller is part of the run, and would wait for itself
         self._task = asyncio.get_running_loop().create_task(produce(self._channel.put))
         self._task.add_done_callback(self._channel.finish)
         self._task.add_done_callback(partial(_retrieve, controller))
@@ -97,12 +105,20 @@ class EventStream(Generic[E, R]):
             raise error
 
     async def result(self) -> R:
-        """Wait for the run to end and return its result; cancelling the wait does not stop the run."""
+        """Wait for the run to end and return its result; cancelling the wait does not stop the run.
+
+        Raises:
+            WouldDeadlock: called from inside the run (a tool, a hook, a listener).
+        """
+        if self._inside():
+            raise WouldDeadlock("result() was called from inside the run it waits for: return first")
         return await asyncio.shield(self._task)
 
     async def aclose(self) -> None:
-        """Abort the run if it is still going, and wait until it has settled."""
+        """Abort the run if it is still going, and wait until it has settled (not from inside the run, which would wait for itself)."""
         self._abandon()
+        if self._inside():
+            return
         with contextlib.suppress(Exception):
             await asyncio.shield(self._task)
 

@@ -363,7 +363,7 @@ class Agent:
         def produce(put: Callable[[AgentEvent], Any]) -> Any:
             return self._start(prompts, controller, source, put)
 
-        return EventStream(produce, controller)
+        return EventStream(produce, controller, inside=lambda: any(run.controller is controller for run in _inside.get()))
 
     def prompt_sync(self, prompt: Input, *, images: Sequence[ImageContent] | None = None) -> list[AgentMessage]:
         """`prompt` for scripts without an event loop; Ctrl-C aborts the run and leaves the transcript valid.

@@ -535,6 +535,7 @@ class _Run:
         """Give every call of the response a result; return them, and whether the model has something to answer."""
         calls = message.tool_calls
         if not calls:
+            self._limits.truncated(None)
             return [], False
         batches = self._batches
         if batches is None:

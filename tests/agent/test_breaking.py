@@ -12,7 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers import Recorder, make_tool, texts, unsendable, user
-from laneway import Agent, AgentBusy, AssistantMessage, LoopInputError, LoopLimits, StreamOptions, TextContent, ToolResult, ToolResultMessage
+from laneway import (
+    Agent,
+    AgentBusy,
+    AssistantMessage,
+    LoopInputError,
+    LoopLimits,
+    StreamOptions,
+    TextContent,
+    ToolResult,
+    ToolResultMessage,
+    WouldDeadlock,
+)
 from laneway.testing import Scripted, call, calls, error, text, truncated
 
 HANG = 20.0
@@ -486,3 +497,26 @@ def _tools() -> list[Any]:
         make_tool("terminate", lambda *_: ToolResult(content=[], terminate=True)), make_tool("sequential", sleep, execution_mode="sequential"),
         make_tool("stubborn", stubborn), make_tool("exit", leave),
     ]  # fmt: skip
+
+
+async def test_a_listener_that_waits_for_its_own_stream_is_told() -> None:
+    """No hang: from inside the run `result()` raises, and `aclose()` aborts without waiting."""
+    agent = agent_of(Scripted([text("one"), text("two")]))
+    raised: list[BaseException] = []
+
+    async def listener(event: Any, signal: Any) -> None:
+        if event.type == "turn_start":
+            try:
+                await stream.result()
+            except WouldDeadlock as error:
+                raised.append(error)
+            await stream.aclose()
+
+    agent.subscribe(listener)
+    stream = agent.stream("go")
+    async with asyncio.timeout(HANG):
+        messages = await stream.result()
+    assert len(raised) == 1
+    assert isinstance(messages[-1], AssistantMessage)
+    assert messages[-1].stop_reason == "aborted"
+    assert_whole(agent)

@@ -11,7 +11,8 @@ import pytest
 
 from laneway.cli._exit import DONE, FAILED, LOCKED, USAGE, CliError
 from laneway.cli.commands import sessions as cli
-from laneway.cli.render.sessions import ago, safe, short_ids
+from laneway.cli.render._terminal import printable
+from laneway.cli.render.sessions import ago, short_ids
 from laneway.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage
 from laneway.session import JsonlRepo, MemoryRepo, SessionRepo, SqliteRepo
 
@@ -277,4 +278,5 @@ def test_small_things():
         "aaaaaaaaaa": "aaaaaaaaaa",
         "b": "b",
     }
-    assert safe("a\tb\r\nc\x00\x1b[0m") == "a\tb\nc\ufffd\ufffd[0m"
+    assert printable("a\tb\r\nc\x00\x1b[0m") == "a\tb\nc\ufffd\ufffd[0m"
+    assert printable("a\u00a0b 👩\u200d👧") == "a\u00a0b 👩\u200d👧"

@@ -222,12 +222,13 @@ async def remove_sessions(
     repo: SessionRepo, ids: Iterable[str], *, confirm: Callable[[str], bool] | None = None, json: bool = False, out: Out = print
 ) -> int:
     """Delete sessions for good. `confirm` is asked once with what would go; without it nothing is asked."""
-    from laneway.cli.render.sessions import safe, title_of
+    from laneway.cli.render._terminal import printable
+    from laneway.cli.render.sessions import title_of
 
     with failures():
         chosen = [await resolve(repo, id) for id in ids]
         known = {info.id: info for info in await repo.list()}
-        titles = [f"{id}  {safe(title_of(known[id]))}" if id in known else id for id in chosen]
+        titles = [f"{id}  {printable(title_of(known[id]))}" if id in known else id for id in chosen]
         if confirm is not None and not confirm("Delete for good?\n" + "\n".join(f"  {title}" for title in titles)):
             out("Nothing was deleted.")
             return FAILED

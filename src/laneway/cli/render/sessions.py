@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 
+from laneway.cli.render._terminal import printable
 from laneway.messages import AssistantMessage, BashExecutionMessage, SystemMessage, ToolResultMessage, role_of
 from laneway.session import SearchHit, SessionInfo, SessionMetadata, SessionTree, TreeNode
 from laneway.session.entries import one_line, preview_of, text_of_message
@@ -14,11 +15,6 @@ _SHORTEST_ID = 8
 _SHORTEST_ENTRY_ID = 6
 _RESULT_LINES = 20
 BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-
-
-def safe(text: str) -> str:
-    """Return text that does nothing to a terminal but show: line breaks and tabs stay, other control characters become `�`."""
-    return "".join(ch if ch.isprintable() or ch in "\n\t" else "\ufffd" for ch in text.replace("\r\n", "\n"))
 
 
 def ago(timestamp: int, now: float | None = None) -> str:
@@ -57,7 +53,7 @@ def list_lines(infos: Iterable[SessionInfo], short: dict[str, str], width: int) 
     widths = [max(len(cells[column]) for cells, _ in rows) for column in range(4)] if rows else [0] * 4
     for (id, *numbers), title in rows:
         head = "  ".join([f"{id:<{widths[0]}}", *(f"{cell:>{wide}}" for cell, wide in zip(numbers, widths[1:], strict=True)), ""])
-        yield (head + safe(one_line(title, max(width - len(head), 20)))).rstrip()
+        yield (head + printable(one_line(title, max(width - len(head), 20)))).rstrip()
 
 
 def title_of(info: SessionInfo) -> str:
@@ -67,17 +63,17 @@ def title_of(info: SessionInfo) -> str:
 
 def head_lines(metadata: SessionMetadata, name: str | None, stats: SessionStats, tips: dict[str, str | None], branch: str) -> Iterator[str]:
     """Return what is to be known of a session before its text."""
-    yield safe(name or metadata.id)
+    yield printable(name or metadata.id)
     facts = [metadata.id] if name else []
     facts += [f"{stats.message_count} messages", f"{stats.usage.total_tokens:,} tokens", _dollars(stats.usage.cost.total)]
     yield ", ".join([*facts, f"created {ago(metadata.created_at)}"])
     if metadata.cwd:
-        yield f"in {safe(metadata.cwd)}"
+        yield f"in {printable(metadata.cwd)}"
     if metadata.parent_session_id:
         yield f"forked from {metadata.parent_session_id}"
     others = [name for name in sorted(tips) if name != branch]
     if others:
-        yield f"branch {safe(branch)}; others: {safe(', '.join(others))}"
+        yield f"branch {printable(branch)}; others: {printable(', '.join(others))}"
 
 
 def transcript_lines(path: Iterable[Entry], labels: dict[str, str]) -> Iterator[str]:
@@ -85,7 +81,7 @@ def transcript_lines(path: Iterable[Entry], labels: dict[str, str]) -> Iterator[
     for entry in path:
         body = list(_entry_lines(entry))
         if body:
-            label = f"  [{safe(labels[entry.id])}]" if entry.id in labels else ""
+            label = f"  [{printable(labels[entry.id])}]" if entry.id in labels else ""
             yield ""
             yield body[0] + label
             yield from body[1:]
@@ -106,15 +102,15 @@ def _message_lines(entry: MessageEntry) -> Iterator[str]:
     message = entry.message
     match message:
         case AssistantMessage():
-            yield f"assistant {safe(message.model)}".rstrip()
+            yield f"assistant {printable(message.model)}".rstrip()
             yield from _indented(message.text)
             for call in message.tool_calls:
                 values = " ".join(str(value) for value in call.arguments.values())
-                yield f"  → {safe(call.name)} {safe(one_line(values, 100))}".rstrip()
+                yield f"  → {printable(call.name)} {printable(one_line(values, 100))}".rstrip()
             if message.stop_reason not in ("stop", "tool_use"):
-                yield f"  (ended: {message.stop_reason}{f', {safe(one_line(message.error_message, 200))}' if message.error_message else ''})"
+                yield f"  (ended: {message.stop_reason}{f', {printable(one_line(message.error_message, 200))}' if message.error_message else ''})"
         case ToolResultMessage():
-            yield f"{'error' if message.is_error else 'result'} of {safe(message.tool_name)}"
+            yield f"{'error' if message.is_error else 'result'} of {printable(message.tool_name)}"
             yield from _indented(text_of_message(message), limit=_RESULT_LINES)
         case BashExecutionMessage():
             yield "command"
@@ -123,12 +119,12 @@ def _message_lines(entry: MessageEntry) -> Iterator[str]:
             yield "system"
             yield from _indented(text_of_message(message), limit=_RESULT_LINES)
         case _:
-            yield safe(role_of(message) or "message")
+            yield printable(role_of(message) or "message")
             yield from _indented(text_of_message(message))
 
 
 def _indented(text: str, limit: int | None = None) -> Iterator[str]:
-    lines = safe(text).strip("\n").splitlines()
+    lines = printable(text).strip("\n").splitlines()
     for line in lines[:limit]:
         yield f"  {line}".rstrip()
     if limit is not None and len(lines) > limit:
@@ -141,9 +137,9 @@ def tree_lines(tree: SessionTree, branch: str, width: int, *, everything: bool) 
     short = short_entry_ids(tree.nodes)
     for row in tree.rows(lambda entry: everything or _worth_showing(tree, entry)):
         node = row.node
-        marks = "".join([f" [{safe(node.label)}]" if node.label else "", *(f" ← {safe(name)}" for name in sorted(node.branches))])
+        marks = "".join([f" [{printable(node.label)}]" if node.label else "", *(f" ← {printable(name)}" for name in sorted(node.branches))])
         head = f"{'●' if node.active else '○'} {row.indent}{short[node.entry.id]}  {_who(node)}: "
-        yield head + safe(preview_of(node.entry, max(width - len(head) - len(marks), 20))) + marks
+        yield head + printable(preview_of(node.entry, max(width - len(head) - len(marks), 20))) + marks
 
 
 def _worth_showing(tree: SessionTree, entry: Entry) -> bool:
@@ -164,12 +160,13 @@ def hit_lines(hits: Iterable[SearchHit], short: dict[str, str], *, color: bool) 
     """Return the places where a search matched, the matches in bold if the terminal has colours."""
     for hit in hits:
         where = f"{short.get(hit.session_id, hit.session_id)}  {hit.role}, {ago(hit.timestamp)}"
-        yield f"{where}  {safe(hit.session_name)}" if hit.session_name else where
+        yield f"{where}  {printable(hit.session_name)}" if hit.session_name else where
         text, end = "", 0
         for start, stop in hit.spans:
-            text += safe(hit.snippet[end:start]) + (f"{BOLD}{safe(hit.snippet[start:stop])}{RESET}" if color else safe(hit.snippet[start:stop]))
+            found = printable(hit.snippet[start:stop])
+            text += printable(hit.snippet[end:start]) + (f"{BOLD}{found}{RESET}" if color else found)
             end = stop
-        yield f"    {text}{safe(hit.snippet[end:])}"
+        yield f"    {text}{printable(hit.snippet[end:])}"
 
 
 def _dollars(cost: float) -> str:
