@@ -22,7 +22,7 @@ from laneway.errors import LanewayError
 from laneway.llm import default_models, local_setup
 from laneway.llm.base import encode_json
 
-_OPTIONAL = (("Postgres store", "psycopg", "postgres"), ("platform folders", "platformdirs", "cli"))
+_OPTIONAL = (("Postgres store", "psycopg", "postgres"), ("platform folders", "platformdirs", "cli"), ("AWS credentials", "botocore", "bedrock"))
 _LOW_SPACE = 200 * 1024 * 1024
 _WAL_FIXED = "3.51.3"
 
