@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
@@ -39,8 +40,8 @@ class Subscriber:
     """One listener and what it has not seen yet."""
 
     __slots__ = (
-        "_bus", "_done", "_done_waiters", "_listener", "_told", "_worker", "held", "lagging", "name", "overflow", "queue", "stale",
-        "wanted",
+        "_async", "_bus", "_done", "_done_waiters", "_due", "_listener", "_told", "held", "lagging", "name", "overflow", "queue", "stale",
+        "wanted", "worker",
     )  # fmt: skip
 
     def __init__(self, bus: Bus, name: str, listener: Listener | None, wanted: Wanted, overflow: Overflow | None, held: bool) -> None:
@@ -49,13 +50,15 @@ class Subscriber:
         self.held = held  # buffers until released
         self.lagging = False
         self.stale = False  # gets nothing until it is revived
+        self._async = listener is not None and _is_async(listener)
         self._told = self._done = 0
+        self._due = sys.maxsize  # how much must be seen before somebody who waits is to be told
         self._done_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._worker: asyncio.Task[None] | None = None
+        self.worker: asyncio.Task[None] | None = None  # what has something left to do
 
     def attach(self, listener: Listener) -> None:
         """Name the listener of a subscriber that was made without one, and let it have what was buffered."""
-        self._listener, self.held = listener, False
+        self._listener, self._async, self.held = listener, _is_async(listener), False
         self.drain()
 
     def tell(self, event: HarnessEvent) -> None:
@@ -81,6 +84,8 @@ class Subscriber:
         """Drop what is queued."""
         self._done += len(self.queue)
         self.queue.clear()
+        if self._done >= self._due:
+            self._wake()
 
     def revive(self, first: HarnessEvent) -> None:
         """Begin again, with an event that makes up for those dropped."""
@@ -90,11 +95,11 @@ class Subscriber:
 
     def drain(self) -> None:
         """Call a plain listener for all that is queued, or wake the worker of an async one."""
-        if self.held or self._worker is not None:
+        if self.held or self.worker is not None:
             return
         listener = self._listener
         assert listener is not None
-        if not _is_async(listener):
+        if not self._async:
             while self.queue:
                 event = self.queue.popleft()
                 try:
@@ -110,7 +115,7 @@ class Subscriber:
             self._start(None, None)
 
     def _start(self, event: HarnessEvent | None, first: Awaitable[object] | None) -> None:
-        self._worker = asyncio.get_running_loop().create_task(self._work(event, first), name=f"laneway listener {self.name}")
+        self.worker = asyncio.get_running_loop().create_task(self._work(event, first), name=f"laneway listener {self.name}")
 
     async def _work(self, event: HarnessEvent | None, result: Awaitable[object] | object) -> None:
         _inside.set(True)
@@ -127,17 +132,26 @@ class Subscriber:
                 except Exception as error:
                     self._failed(event, error)
                 event = None
-                self._seen()
+                self._done += 1
+                if self._done >= self._due:
+                    self._wake()
             self.lagging = False
         finally:
-            self._worker = None
+            self.worker = None
 
     def _seen(self) -> None:
         self._done += 1
-        while self._done_waiters and self._done_waiters[0][0] <= self._done:
-            waiter = self._done_waiters.pop(0)[1]
+        if self._done >= self._due:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Tell those who wait for what has been seen by now."""
+        waiters = self._done_waiters
+        while waiters and waiters[0][0] <= self._done:
+            waiter = waiters.pop(0)[1]
             if not waiter.done():
                 waiter.set_result(None)
+        self._due = waiters[0][0] if waiters else sys.maxsize
 
     def _failed(self, event: HarnessEvent | None, error: Exception) -> None:
         logger.warning("a listener for %s raised", self.name, exc_info=error)
@@ -147,14 +161,15 @@ class Subscriber:
     @property
     def behind(self) -> bool:
         """Whether a worker has something left to do."""
-        return self._worker is not None
+        return self.worker is not None
 
     async def wait(self, patience: float) -> None:
         """Return when all that was told so far has been seen; give up, and mark the listener as lagging, after `patience`."""
-        if self._worker is None or self.lagging:
+        if self.worker is None or self.lagging:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._done_waiters.append((self._told, waiter))
+        self._due = self._done_waiters[0][0]
         await asyncio.wait((waiter,), timeout=patience)
         if not waiter.done():
             self.lagging = True
@@ -164,7 +179,7 @@ class Subscriber:
 
     def cancel(self) -> asyncio.Task[None] | None:
         """Stop the worker; for the end of the harness."""
-        worker = self._worker
+        worker = self.worker
         if worker is not None:
             worker.cancel()
         return worker
@@ -234,8 +249,10 @@ class Bus:
         for subscriber in self._subscribers:
             if subscriber.wanted(event):
                 subscriber.tell(event)
-                subscriber.drain()
-                crowded = crowded or (len(subscriber.queue) >= EASE and not subscriber.held)
+                if subscriber.worker is None:
+                    subscriber.drain()
+                elif len(subscriber.queue) >= EASE and not subscriber.held:
+                    crowded = True
         return crowded
 
     def report(self, kind: Any, name: str, error: str, *, lane: str | None = None, operation_id: str | None = None) -> None:

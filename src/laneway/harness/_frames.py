@@ -32,10 +32,12 @@ FLUSH_SIZE = 16 * 1024  # characters
 class Frames:
     """Collects the steps of one frame after another. Each event costs a constant."""
 
-    __slots__ = ("_steps", "size")
+    __slots__ = ("_index", "_parts", "_steps", "size")
 
     def __init__(self) -> None:
         self._steps: list[list[Any]] = []
+        self._index = -1  # the block that the last step adds to, and its pieces
+        self._parts: list[str] = []
         self.size = 0
 
     def __bool__(self) -> bool:
@@ -45,9 +47,16 @@ class Frames:
         """Take up one event."""
         kind = type(event)
         if kind is TextDelta or kind is ThinkingDelta or kind is ToolCallDelta:
-            delta = cast("TextDelta | ThinkingDelta | ToolCallDelta", event)
-            self._delta(delta.content_index, delta.delta)
+            step: Any = event  # the exact type was just tested: this is per delta
+            index: int = step.content_index
+            delta: str = step.delta
+            if index != self._index:
+                self._index, self._parts = index, []
+                self._steps.append(["+", index, self._parts])
+            self._parts.append(delta)
+            self.size += len(delta)
             return
+        self._index = -1
         match event:
             case TextStart():
                 self._steps.append(["text", event.content_index])
@@ -66,17 +75,10 @@ class Frames:
             case _:
                 pass
 
-    def _delta(self, index: int, delta: str) -> None:
-        last = self._steps[-1] if self._steps else None
-        if last is not None and last[0] == "+" and last[1] == index:
-            last[2].append(delta)
-        else:
-            self._steps.append(["+", index, [delta]])
-        self.size += len(delta)
-
     def take(self) -> list[list[Any]]:
         """Return the frame and begin the next."""
         steps, self._steps, self.size = self._steps, [], 0
+        self._index = -1
         for step in steps:
             if step[0] == "+":
                 step[2] = "".join(step[2])

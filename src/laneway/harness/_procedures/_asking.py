@@ -152,7 +152,7 @@ class Streaming:
 
     def __init__(self, drive: Drive, state: AssistantEffectPending | DeferredEffectPending, *, recovery: bool = False) -> None:
         self._drive, self._state, self._recovery = drive, state, recovery
-        self._bus = drive.runtime.bus
+        self._bus, self._lane, self._operation_id = drive.runtime.bus, drive.line.name, drive.operation_id
         self._frames = Frames()
         self._writer: asyncio.Task[None] | None = None
         self._watched = False
@@ -173,13 +173,10 @@ class Streaming:
             self._drive.clock.watch(self)
         elif self._frames.size >= FLUSH_SIZE:
             self.flush()
-        if self._bus.listened:
-            drive = self._drive
-            told = MessageUpdate(
-                lane=drive.line.name, operation_id=drive.operation_id, recovery=self._recovery, message=block.partial, event=block
-            )
-            if self._bus.post(told):
-                await self._bus.deliver()
+        if self._bus.listened and self._bus.post(
+            MessageUpdate(lane=self._lane, operation_id=self._operation_id, recovery=self._recovery, message=block.partial, event=block)
+        ):
+            await self._bus.deliver()
 
     def _start(self, event: StreamStart | BlockEvent) -> None:
         self.started = True
