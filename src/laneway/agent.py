@@ -146,10 +146,10 @@ class AgentState:
 
 _CHANGES: dict[type[Any], Callable[[AgentState, Any], None]] = {
     MessageUpdate: AgentState._on_update,  # pyright: ignore[reportPrivateUsage] - the table belongs to the class above
-    MessageStart: AgentState._on_start,  # pyright: ignore[reportPrivateUsage]
-    MessageEnd: AgentState._on_end,  # pyright: ignore[reportPrivateUsage]
-    ToolExecutionStart: AgentState._on_tool_start,  # pyright: ignore[reportPrivateUsage]
-    ToolExecutionEnd: AgentState._on_tool_end,  # pyright: ignore[reportPrivateUsage]
+    MessageStart: AgentState._on_start,  # pyright: ignore[reportPrivateUsage] - as above
+    MessageEnd: AgentState._on_end,  # pyright: ignore[reportPrivateUsage] - as above
+    ToolExecutionStart: AgentState._on_tool_start,  # pyright: ignore[reportPrivateUsage] - as above
+    ToolExecutionEnd: AgentState._on_tool_end,  # pyright: ignore[reportPrivateUsage] - as above
 }
 
 
@@ -220,10 +220,10 @@ class _ActiveRun:
     def poll_follow_up(self) -> list[AgentMessage]:
         """What the loop gets of the follow-up queue now."""
         owner = self.owner
-        return self._take(owner._follow_up, owner.follow_up_mode) if owner._follow_up else []  # pyright: ignore[reportPrivateUsage]
+        return self._take(owner._follow_up, owner.follow_up_mode) if owner._follow_up else []  # pyright: ignore[reportPrivateUsage] - as above
 
     def _take(self, queue: deque[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
-        drained = self.owner._drain(queue, mode)  # pyright: ignore[reportPrivateUsage]
+        drained = self.owner._drain(queue, mode)  # pyright: ignore[reportPrivateUsage] - as above
         self.taken += [(queue, message) for message in drained]
         return drained
 
@@ -231,7 +231,7 @@ class _ActiveRun:
         """The signal that stops the batch about to run; set already if a message that cannot wait is queued."""
         if self.batch is None or self.batch.signal.aborted:
             self.batch = AbortController()
-        if self.owner._cannot_wait():  # pyright: ignore[reportPrivateUsage]
+        if self.owner._cannot_wait():  # pyright: ignore[reportPrivateUsage] - as above
             self.batch.abort()
         return self.batch.signal
 
@@ -412,7 +412,7 @@ class Agent:
     ) -> Awaitable[list[AgentMessage]]:
         """Mark the agent busy at once, before anything is awaited. `source` is the queue that the prompts were drained from."""
         run = self._run = self.state._run = _ActiveRun(self, controller, sink)  # pyright: ignore[reportPrivateUsage] - the state is the agent's own
-        self.state._error = None  # pyright: ignore[reportPrivateUsage]
+        self.state._error = None  # pyright: ignore[reportPrivateUsage] - as above
         if source is not None:
             run.taken += [(source, message) for message in prompts]
         run.skip_first_poll = source is self._steering

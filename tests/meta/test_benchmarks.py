@@ -22,7 +22,7 @@ def test_every_workload_is_measured(tmp_path: Path):
     assert {cell["who"] for cell in measured["cells"]} == {"laneway", "R", "bare"}
     assert set(measured["starts"]) == {"python", "import", "agent", "help"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("W")]
-    assert len(lines) == 16
+    assert len(lines) == 17
     assert all(" - " not in line for line in lines)
 
 

@@ -246,8 +246,8 @@ def _encode_delete_list(write: DeleteList) -> EncodedWrite:
 
 
 def _encode_entry(entry: Entry, *, keep_seq: bool) -> EncodedEntry:
-    if not isinstance(entry, (MessageEntry, CompactionEntry, BranchSummaryEntry, CustomEntry)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"InsertEntry takes an entry, not {type(entry).__name__}")  # callers may be untyped
+    if not isinstance(entry, (MessageEntry, CompactionEntry, BranchSummaryEntry, CustomEntry)):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise TypeError(f"InsertEntry takes an entry, not {type(entry).__name__}")
     identifier(entry.id, "an entry's id")
     if entry.parent_id is not None:
         identifier(entry.parent_id, "an entry's parent_id")
