@@ -459,6 +459,7 @@ if TYPE_CHECKING:
     )
     from laneway.messages import (
         ToolDeclaration as ToolDeclaration,
+        ToolGrammar as ToolGrammar,
     )
     from laneway.messages import (
         ToolResultMessage as ToolResultMessage,
@@ -599,7 +600,7 @@ _HOME = {
     "laneway.messages": (
         "AgentMessage AssistantMessage BashExecutionMessage BranchSummaryMessage CompactionSummaryMessage Cost CustomMessage "
         "DeferredHandle ErrorInfo ImageContent Message StopReason SystemMessage TextContent ThinkingContent ToolCall "
-        "ToolDeclaration ToolResultMessage Usage UserMessage decode_message encode register_message"
+        "ToolDeclaration ToolGrammar ToolResultMessage Usage UserMessage decode_message encode register_message"
     ),
     "laneway.session": (
         "Branch Fork JsonlRepo MemoryRepo PostgresRepo Session SessionInfo SessionMetadata SessionTree SqliteRepo"
@@ -758,6 +759,7 @@ __all__ = [
     "ToolExecutionEnd",
     "ToolExecutionStart",
     "ToolExecutionUpdate",
+    "ToolGrammar",
     "ToolResult",
     "ToolResultMessage",
     "ToolRun",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -54,7 +55,8 @@ def marker(request: pytest.FixtureRequest):
     text = f"LANEWAY_TEST_MARKER={os.getpid()}-{request.node.name}"
     yield text
     for pid in marked(text):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may end by itself meanwhile
+            os.kill(pid, signal.SIGKILL)
 
 
 def tool_with(cwd: Path, marker: str, **options: Any) -> Any:
