@@ -459,6 +459,8 @@ if TYPE_CHECKING:
     )
     from laneway.messages import (
         ToolDeclaration as ToolDeclaration,
+    )
+    from laneway.messages import (
         ToolGrammar as ToolGrammar,
     )
     from laneway.messages import (
