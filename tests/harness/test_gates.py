@@ -12,7 +12,6 @@ from harness.double import call, calls, text
 from laneway.harness import Block, PatchResult
 from laneway.messages import TextContent, ToolResult, Usage
 from laneway.storage.base import UsageScan
-from laneway.tools.base import current_host
 
 COST = Usage(input=2, total_tokens=2)
 SECRET = ToolResult(content=[TextContent(text="the secret")], details={"the": "secret"}, usage=COST)
@@ -31,31 +30,11 @@ async def everything(fixture: Fixture) -> str:
 # ---------------------------------------------------------------------------------------------------- after_tool
 
 
-async def test_a_result_that_an_abort_keeps_is_redacted(lane_of: Opener) -> None:
-    """B26: an aborted tool's own result is kept as the handler leaves it, not as the tool gave it."""
-    started = asyncio.Event()
-
-    async def leak(args: Any, signal: Any, update: Any) -> ToolResult:
-        started.set()
-        await signal.wait()
-        return SECRET
-
-    fixture = await lane_of(call("leak"), tools=[tool("leak", leak)])
-    fixture.harness.hooks.on("after_tool", redact)
-    running = asyncio.ensure_future(fixture.lane.prompt("go"))
-    await started.wait()
-    async with asyncio.timeout(5):
-        await fixture.lane.abort()
-    assert (await running).status == "aborted"
-    assert (await fixture.history())[2] == "tool_result:the ***"
-    assert "secret" not in await everything(fixture)
-    await fixture.check()
-
-
-@pytest.mark.parametrize("way", ["abort", "interrupt"])
 @pytest.mark.parametrize("kind", ["hangs", "raises"])
-async def test_a_result_that_no_handler_answered_for_is_not_kept(lane_of: Opener, way: str, kind: str) -> None:
-    """B26: a redacting handler that does not come to its end fails closed; what the tool cost is in the ledger all the same."""
+async def test_a_result_that_no_handler_answered_for_is_not_kept(lane_of: Opener, kind: str) -> None:
+    """B26: an interrupting message comes while a handler is asked. A redacting handler that does not come to its end fails closed; what the
+    tool cost is in the ledger all the same.
+    """
     asked = asyncio.Event()
 
     async def handler(event: Any) -> None:
@@ -70,55 +49,11 @@ async def test_a_result_that_no_handler_answered_for_is_not_kept(lane_of: Opener
     running = asyncio.ensure_future(fixture.lane.prompt("go"))
     async with asyncio.timeout(10):
         await asked.wait()
-        await (fixture.lane.abort() if way == "abort" else fixture.lane.steer("never mind", interrupt=True))
-        assert (await running).status == ("aborted" if way == "abort" else "completed")
+        await fixture.lane.steer("never mind", interrupt=True)
+        assert (await running).status == "completed"
     assert "check after it failed" in (await fixture.history())[2]
     assert "secret" not in await everything(fixture)
     assert 2 in [row.usage.total_tokens for row in await fixture.storage.scan_usage(UsageScan())]
-    await fixture.check()
-
-
-async def crashed_with_a_checkpoint(lane_of: Opener) -> Fixture:
-    """A process that died while a tool ran that had checkpointed a secret."""
-    started = asyncio.Event()
-
-    async def leak(args: Any) -> str:
-        host = current_host()
-        assert host is not None
-        await host.update(SECRET, True)
-        started.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    fixture = await lane_of(call("leak", n=3), text("ok"), tools=[tool("leak", leak)])
-    fixture.harness.hooks.on("after_tool", redact)
-    running = asyncio.ensure_future(fixture.lane.prompt("go"))
-    await started.wait()
-    await fixture.reopen()
-    await asyncio.gather(running, return_exceptions=True)
-    return fixture
-
-
-async def test_a_checkpoint_that_a_crash_left_is_redacted(lane_of: Opener) -> None:
-    """K-14, B26: the handler sees what an interrupted call had checkpointed before the model does."""
-    fixture = await crashed_with_a_checkpoint(lane_of)
-    seen: list[Any] = []
-    fixture.harness.hooks.on("after_tool", lambda event: seen.append((event.tool_name, event.args, event.is_error)) or redact(event))
-    assert (await fixture.lane.resume()).status == "completed"
-    assert seen == [("leak", {"n": 3}, True)]
-    assert (await fixture.history())[2].startswith("tool_result:the ***[Interrupted")
-    assert "secret" not in await everything(fixture)
-    await fixture.check()
-
-
-async def test_an_abort_after_a_crash_keeps_no_checkpoint_unseen(lane_of: Opener) -> None:
-    """K-14, B26: an abort asks no handler, so where there are any, only the marker is left, and the cost."""
-    fixture = await crashed_with_a_checkpoint(lane_of)
-    fixture.harness.hooks.on("after_tool", redact)
-    await fixture.lane.abort()
-    assert (await fixture.history())[2].startswith("tool_result:[Interrupted")
-    assert "secret" not in await everything(fixture)
-    assert [row.usage.total_tokens for row in await fixture.storage.scan_usage(UsageScan())] == [15, 2]
     await fixture.check()
 
 

@@ -81,16 +81,6 @@ async def interrupted_outcome(drive: Drive, call: Call, marker: str = INTERRUPTE
     return Outcome(msgspec.structs.replace(kept, content=[*kept.content, TextContent(text=marker)], terminate=False), is_error=True)
 
 
-def holds_checkpoint(outcome: Outcome) -> bool:
-    """Whether an interrupted outcome has anything of the tool's own, beside the marker."""
-    return len(outcome.result.content) > 1 or outcome.result.details is not None
-
-
-def without_checkpoint(outcome: Outcome) -> Outcome:
-    """Return an interrupted outcome without what the tool had said; what it had cost stays."""
-    return Outcome(msgspec.structs.replace(outcome.result, content=outcome.result.content[-1:], details=None), is_error=True)
-
-
 async def suspended_calls(line: Line, batch: Batch, message: AssistantMessage) -> tuple[SuspendedCallInfo, ...]:
     """Return what a person must decide."""
     operation = line.state.operation

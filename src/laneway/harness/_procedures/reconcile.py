@@ -12,7 +12,7 @@ from laneway.harness._events import HarnessEvent, TurnStart
 from laneway.harness._line import End
 from laneway.harness._line import ending as ending_of
 from laneway.harness._procedures import _assistant_step
-from laneway.harness._procedures._results import interrupted_outcome, settle_outcome, without_checkpoint
+from laneway.harness._procedures._results import interrupted_outcome, settle_outcome
 from laneway.harness._procedures._summary_outcome import ending
 from laneway.harness._procedures.assistant import partial
 from laneway.harness._procedures.checkpoint import run_end
@@ -75,10 +75,7 @@ async def _settle_calls(drive: Drive, state: Tools) -> None:
             case ReadyCall():
                 await settle_outcome(drive, message, call, None, recovery=True)
             case PendingCall() if call.result_entry_id not in drive.cleared:
-                outcome = await interrupted_outcome(drive, call)
-                if drive.hooks.has("after_tool"):  # which is not asked here, so nothing is kept that it might have changed
-                    outcome = without_checkpoint(outcome)
-                await settle_outcome(drive, message, call, outcome, recovery=True)
+                await settle_outcome(drive, message, call, await interrupted_outcome(drive, call), recovery=True)
             case PendingCall():
                 await settle_outcome(drive, message, call, failure(NOT_STARTED, cut="aborted"))
             case _:

@@ -37,7 +37,7 @@ from laneway.harness._events import RunResume, RunSuspend, ToolStart, ToolSuspen
 from laneway.harness._hooks import AfterTool, BeforeTool, Suspend
 from laneway.harness._line import Invariant, Move
 from laneway.harness._procedures._host import CallHost
-from laneway.harness._procedures._results import capped, holds_checkpoint, interrupted_outcome, jsonable, settle_outcome, suspended_calls, with_call
+from laneway.harness._procedures._results import capped, interrupted_outcome, jsonable, settle_outcome, suspended_calls, with_call
 from laneway.harness.results import Waiting
 from laneway.harness.state import (
     ApprovedCall,
@@ -369,14 +369,14 @@ class _Work:
         traced = self.drive.traced
         with _telemetry.tool_span(name=ready.call.name, call_id=ready.call.id) if traced else _telemetry.NOTHING as span:
             outcome = await self._run(call, ready, recovery=recovery).outcome
-            if outcome.cut is None and self.drive.hooks.has("after_tool"):
+            if outcome.cut is None and not self.drive.gate.signal.aborted and self.drive.hooks.has("after_tool"):
                 outcome = await self._checked(ready.call, plain_args(ready.args), outcome)
             _telemetry.executed(span, ready.call.arguments, outcome.result.content, failed=outcome.is_error)
         await settle_outcome(self.drive, self.message, call, _storable_outcome(outcome), recovery=recovery)
 
     async def _checked(self, asked: ToolCall, args: Any, outcome: Outcome) -> Outcome:
-        """Ask `after_tool` about what a tool gave. What no handler has answered for is not kept, whatever else happens meanwhile:
-        after an abort or an interrupting message the handlers have a grace, then an error stands in the result's place.
+        """Ask `after_tool` about what a tool gave. An interrupting message leaves the handlers a grace, then an error stands in the result's
+        place. An abort asks no handler any more: the tool's own result stands, also where one was at work.
         """
         drive, result = self.drive, outcome.result
         stop = AbortController(parent=drive.gate.signal)
@@ -390,6 +390,8 @@ class _Work:
             try:
                 return await drive.hooks.after_tool(event)
             except Aborted:
+                if drive.gate.signal.aborted:
+                    return None
                 raise ToolError("it was stopped before it answered, so the result is not kept") from None
 
         try:
@@ -418,11 +420,7 @@ class _Work:
         batch = self.batch
         replay = call.replay == "safe" and tool is not None and tool.replay == "safe" and batch is not None and not batch.interrupted
         if not replay:
-            outcome = await interrupted_outcome(self.drive, call)
-            if holds_checkpoint(outcome) and self.drive.hooks.has("after_tool"):
-                stored = await self.drive.runtime.session.get_value(keys.OP_TOOL_ARGS, self._args_key(call))
-                outcome = await self._checked(asked, asked.arguments if stored is None else stored.value, outcome)
-            await settle_outcome(self.drive, self.message, call, _storable_outcome(outcome), recovery=True)
+            await settle_outcome(self.drive, self.message, call, await interrupted_outcome(self.drive, call), recovery=True)
             return
         await self._replay(call, asked, alone=alone)
 
