@@ -7,6 +7,7 @@ An abort is a request, not a cancellation: whoever does work looks at `AbortSign
 from __future__ import annotations
 
 import asyncio
+import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
@@ -179,13 +180,36 @@ def first_step() -> Generator[None]:
     yield
 
 
-def start_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Create a task for `work`, whose first await is `first_step()` in a `try`: it then sees a cancellation however early that comes.
+def start_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], *, at_once: bool = True) -> asyncio.Task[T]:
+    """Create a task for `work` and, if `at_once`, let it run, in its own context and as the current task, up to where it first waits.
 
-    Any other coroutine that is cancelled before its task's first step never runs at all, not even its `finally`.
+    Work that never waits is done when this returns, without a turn of the event loop. The first await of `work` is `first_step()`, in a `try`: where a
+    loop can only start it later, it then sees a cancellation however early that comes. (Any other coroutine that is cancelled before its task's
+    first step never runs at all, not even its `finally`.)
     """
     work.send(None)
-    return loop.create_task(work)
+    if not at_once or loop.get_task_factory() is not None:
+        return loop.create_task(work)
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return _start_now(loop, work)
+
+
+def _start_now(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """What `eager_start` does from Python 3.12 on: take the first step out of the loop's queue. A loop of another make takes it in its next turn."""
+    task = loop.create_task(work)
+    ready: Any = getattr(loop, "_ready", None)
+    if not ready or getattr(ready[-1]._callback, "__self__", None) is not task:
+        return task
+    step, caller = ready.pop(), asyncio.current_task(loop)
+    if caller is not None:
+        asyncio._leave_task(loop, caller)  # pyright: ignore[reportPrivateUsage] - documented for who runs tasks, "Extending"
+    try:
+        step._run()
+    finally:
+        if caller is not None:
+            asyncio._enter_task(loop, caller)  # pyright: ignore[reportPrivateUsage] - as above
+    return task
 
 
 def being_cancelled() -> bool:

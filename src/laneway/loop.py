@@ -55,6 +55,7 @@ __all__ = [
 
 MAX_REPEATED_TRUNCATIONS = 3  # the same calls cut off by the output limit this often in a row end the run
 HOOK_GRACE = 5.0  # seconds that finish_turn has after an abort, when its answer does not count any more
+SHARE = 0.005  # seconds after which a run lets the other tasks of its loop have a turn, before its next request
 CANCEL_GRACE = 10.0  # seconds that a run may take to settle after the task that awaits it was cancelled
 
 logger = logging.getLogger("laneway")
@@ -394,6 +395,8 @@ class _Run:
         )
         self._shaped = config.transform_context is not None or config.convert_to_llm is not None
         self._asks = self._shaped or config.prepare_request is not None or config.get_api_key is not None
+        self._loop = asyncio.get_running_loop()
+        self._share_at = self._loop.time() + SHARE
         self._guard: StreamGuard | None = None
         self._options: tuple[ThinkingLevel, str | None, StreamOptions] | None = None
         self._tools: tuple[list[AgentTool], dict[str, AgentTool], frozenset[str]] = ([], {}, frozenset())
@@ -446,6 +449,9 @@ class _Run:
 
     async def respond(self) -> AssistantMessage:
         """Make one request and put the response into the transcript; whatever goes wrong is an error message there."""
+        if self._loop.time() > self._share_at:  # nothing of a run need ever wait: models may be scripted, tools quick
+            await asyncio.sleep(0)
+            self._share_at = self._loop.time() + SHARE
         try:
             if self._failure is not None:
                 raise self._failure

@@ -129,12 +129,16 @@ async def test_a_replica_is_exact_at_every_leaf(lane_of: Any) -> None:
 async def test_a_replica_that_recovers_is_exact(lane_of: Any) -> None:
     """Decision 12, 19: what an earlier process left is in the snapshot; the recovery's events change it rightly."""
     started = asyncio.Event()
+    told = 0
 
     async def slow(args: Any) -> str:
+        nonlocal told
         host = current_host()
         assert host is not None
         await host.update(ToolResult(content=[TextContent(text="half")]), True)
-        started.set()
+        told += 1
+        if told == 2:  # both are half done
+            started.set()
         await asyncio.sleep(60)
         return "late"
 

@@ -77,6 +77,10 @@ async def test_a_call_whose_task_is_cancelled_before_it_began_has_a_result() -> 
                 task.cancel()
         return "clean"
 
+    def later(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:  # where a task cannot begin at once
+        return asyncio.Task(work, loop=loop, **options)
+
+    asyncio.get_running_loop().set_task_factory(later)
     script = Scripted([calls(call("careless", call_id="1"), call("echo", call_id="2")), text("ok")])
     async with asyncio.timeout(HANG):
         _, messages = await run(script, tools=[make_tool("careless", careless), make_tool()])
