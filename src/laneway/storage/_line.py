@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
+
+from laneway.abort import first_step, start_task
 
 _T = TypeVar("_T")
 
@@ -13,27 +16,34 @@ class CommitLine:
     """Runs pieces of work in the order of the calls. A caller who is cancelled stops waiting; the work is done all the same."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._last: asyncio.Task[Any] | None = None  # each waits for the one before it
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Do `work` when all before it is done; return its result or raise its exception."""
-        task = asyncio.create_task(self._in_turn(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        await asyncio.wait([task])  # unlike awaiting the task itself, this can be cancelled without cancelling the task
+        loop = asyncio.get_running_loop()
+        task = start_task(loop, _in_turn(work, self._last))
+        self._last = task
+        if not task.done():
+            done: asyncio.Future[None] = loop.create_future()
+            task.add_done_callback(partial(_tell, done))
+            await done  # unlike awaiting the task itself, this can be cancelled without cancelling the task
         return task.result()
-
-    async def _in_turn(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        async with self._lock:
-            return await work()
-
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen, even if its caller is gone
 
     async def drain(self) -> None:
         """Wait until all that was asked for is done."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+
+
+async def _in_turn(work: Callable[[], Coroutine[Any, Any, _T]], before: asyncio.Task[Any] | None) -> _T:
+    await first_step()
+    if before is not None and not before.done():
+        await asyncio.wait([before])
+    return await work()
+
+
+def _tell(waiter: asyncio.Future[None], task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # seen, even if its caller is gone
+    if not waiter.done():
+        waiter.set_result(None)
