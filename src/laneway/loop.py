@@ -395,8 +395,7 @@ class _Run:
         )
         self._shaped = config.transform_context is not None or config.convert_to_llm is not None
         self._asks = self._shaped or config.prepare_request is not None or config.get_api_key is not None
-        self._loop = asyncio.get_running_loop()
-        self._share_at = self._loop.time() + SHARE
+        self._share_at = time.monotonic() + SHARE
         self._guard: StreamGuard | None = None
         self._options: tuple[ThinkingLevel, str | None, StreamOptions] | None = None
         self._tools: tuple[list[AgentTool], dict[str, AgentTool], frozenset[str]] = ([], {}, frozenset())
@@ -449,9 +448,9 @@ class _Run:
 
     async def respond(self) -> AssistantMessage:
         """Make one request and put the response into the transcript; whatever goes wrong is an error message there."""
-        if self._loop.time() > self._share_at:  # nothing of a run need ever wait: models may be scripted, tools quick
+        if time.monotonic() > self._share_at:  # nothing of a run need ever wait: models may be scripted, tools quick
             await asyncio.sleep(0)
-            self._share_at = self._loop.time() + SHARE
+            self._share_at = time.monotonic() + SHARE
         try:
             if self._failure is not None:
                 raise self._failure

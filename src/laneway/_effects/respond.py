@@ -186,8 +186,10 @@ def _final(message: AssistantMessage, signal: AbortSignal | None) -> AssistantMe
     if message.stop_reason in ("error", "aborted") and not message.error_message:
         text = "aborted" if message.stop_reason == "aborted" else "the provider gave no reason"
         message = msgspec.structs.replace(message, error_message=text)
-    calls = message.tool_calls
-    return _distinct_ids(message, calls) if len(calls) > 1 or (calls and not calls[0].id) else message
+    content = message.content
+    if not content or (len(content) == 1 and (type(content[0]) is not ToolCall or content[0].id)):
+        return message
+    return _distinct_ids(message, message.tool_calls)
 
 
 def _distinct_ids(message: AssistantMessage, calls: list[ToolCall]) -> AssistantMessage:
