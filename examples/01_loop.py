@@ -20,6 +20,8 @@ async def main(spec: str = "local/smollm2") -> None:
     stream = agent_loop([UserMessage(content="What is 2 + 40?")], context, LoopConfig(model=model(spec)))
     async for event in stream:
         print(event.type)
+        if event.type == "message_end" and event.message.role == "assistant" and event.message.error_message:
+            print("the request failed:", event.message.error_message)
     print(f"{len(await stream.result())} new messages; the context still has {len(context.messages)}")
 
 

@@ -183,9 +183,9 @@ def first_step() -> Generator[None]:
 def start_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], *, at_once: bool = True) -> asyncio.Task[T]:
     """Create a task for `work` and, if `at_once`, let it run, in its own context and as the current task, up to where it first waits.
 
-    Work that never waits is done when this returns, without a turn of the event loop. The first await of `work` is `first_step()`, in a `try`: where a
-    loop can only start it later, it then sees a cancellation however early that comes. (Any other coroutine that is cancelled before its task's
-    first step never runs at all, not even its `finally`.)
+    Work that never waits is done when this returns, without a turn of the event loop. The first await of `work` is `first_step()`, in a `try`:
+    where a loop can only start it later, it then sees a cancellation however early that comes. (Any other coroutine that is cancelled before
+    its task's first step never runs at all, not even its `finally`.)
     """
     work.send(None)
     if not at_once or loop.get_task_factory() is not None:

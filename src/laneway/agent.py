@@ -498,7 +498,8 @@ class Agent:
     def steer(self, message: Input, *, interrupt: bool = False) -> None:
         """Queue a message for the run under way: delivered at the next turn boundary, after the current tool batch.
 
-        With `interrupt` the running batch is stopped: finished calls keep their results, the others get an error result.
+        With `interrupt` the running batch is stopped: finished calls keep their results, the others get an error result. The message is
+        delivered at once then, together with what was queued before it.
         Without a run it is delivered at the start of the next one. Several messages are queued one by one. Any thread.
 
         Raises:
@@ -553,6 +554,8 @@ class Agent:
 
     def _drain(self, queue: deque[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
         count = len(queue) if mode == "all" else min(1, len(queue))
+        if self._urgent:  # what cannot wait comes with what was queued before it
+            count = max([count, *(place for place, message in enumerate(list(queue), 1) if id(message) in self._urgent)])
         drained = [queue.popleft() for _ in range(count)]
         if self._urgent:
             self._urgent.difference_update(map(id, drained))

@@ -18,6 +18,7 @@ from laneway import (
     StreamOptions,
     SystemMessage,
     TextContent,
+    UserMessage,
     WouldDeadlock,
     current_tools,
 )
@@ -448,6 +449,24 @@ async def test_steer_and_abort_from_another_thread() -> None:
     thread.join()
     assert texts(agent.pending_messages().steering) == ["from a thread"]
     assert agent.state.messages[-1].role == "tool_result"
+
+
+async def test_an_interrupting_message_comes_with_what_was_steered_before_it() -> None:
+    """One at a time or not: the next request has it, and nothing changes places."""
+
+    async def slow(*_: Any) -> str:
+        agent.steer("first")
+        agent.steer("stop", interrupt=True)
+        agent.steer("later")
+        await asyncio.sleep(60)
+        return "never"
+
+    script = Scripted([call("slow"), text("ok"), text("done")])
+    agent = agent_of(script, make_tool("slow", slow))
+    async with asyncio.timeout(10):
+        messages = await agent.prompt("go")
+    said = [m.text if isinstance(m, UserMessage) else m.role for m in messages]
+    assert said == ["go", "assistant", "tool_result", "first", "stop", "assistant", "later", "assistant"]
 
 
 async def test_an_interrupting_steer_stops_the_batch() -> None:

@@ -25,7 +25,8 @@ async def begun(work: Path) -> None:
 
 async def left_open(env: dict[str, str], work: Path, number: signal.Signals) -> tuple[int, str]:
     """Run a task until its command is under way, send a signal, and return how the process ended and what it said."""
-    async with Loopback([calling("bash", {"command": SCRIPT})]) as server, started([*RUN, "do it"], at(server, env), cwd=work) as running:
+    replies = [calling("ls", {}), calling("bash", {"command": SCRIPT})]
+    async with Loopback(replies) as server, started([*RUN, "do it"], at(server, env), cwd=work) as running:
         await begun(work)
         running.signal(number)
         done = await running.end()
@@ -40,6 +41,7 @@ async def test_a_killed_run_goes_on_without_repeating_what_had_begun(env: dict[s
         looked = await run(["resume"], at(server, env), cwd=work)
         looked.check(75, "laneway resume", "goes on")
         assert "asked          do it" in looked.err
+        assert "done           ls" in looked.err
         assert "uncertain      bash" in looked.err
         assert server.requests == []
         resumed = await run(["resume", "--yes"], at(server, env), cwd=work)
@@ -93,7 +95,8 @@ async def test_a_run_that_is_open_takes_no_other_prompt(env: dict[str, str], wor
 
 async def test_a_session_of_another_process_is_refused(env: dict[str, str], work: Path) -> None:
     """Exit code 4, and who has it."""
-    async with Loopback([calling("bash", {"command": SCRIPT})]) as server, started([*RUN, "do it"], at(server, env), cwd=work) as running:
+    replies = [calling("ls", {}), calling("bash", {"command": SCRIPT})]
+    async with Loopback(replies) as server, started([*RUN, "do it"], at(server, env), cwd=work) as running:
         await begun(work)
         done = await run(["resume", "--yes"], at(server, env), cwd=work)
         done.check(4, str(running.process.pid))

@@ -85,7 +85,7 @@ def _run(add: _Add) -> None:
         f'dash goes after "--". {EXIT_CODES}',
     )
     run.add_argument("task", nargs="*", help="what to do; @FILE puts a file (or an image) into the first prompt")
-    run.add_argument("-m", "--model", help='a model such as "openai/gpt-5" or "anthropic/claude-sonnet-4-5:high"')
+    run.add_argument("-m", "--model", help='a model such as "openai/gpt-5" or "anthropic/claude-sonnet-5-5:high"')
     run.add_argument("-C", "--cwd", default=".", metavar="DIR", help="the folder to work in (default: here)")
     run.add_argument("-t", "--tools", metavar="NAMES", help='the tools, separated by commas (default: read,bash,edit,write), or "none"')
     run.add_argument("--read-only", action="store_true", help="only tools that change nothing: read, grep, find, ls")

@@ -90,6 +90,12 @@ def user_agent() -> str:
         return "laneway"
 
 
+def no_base_url(model: Model) -> str:
+    """Say that nobody said where a model is served, and where to say it."""
+    variable = "LANEWAY_CUSTOM_BASE_URL, or " if model.provider == "custom" else ""
+    return f"{model.spec} has no base URL; set {variable}`base_url` of the model"
+
+
 def stream_events(model: Model, options: StreamOptions, writer: StreamWriter, prepare: Prepare) -> AssistantStream:
     """Return the stream of one response. Nothing happens before it is read; every failure, of `prepare` too, is its last event."""
     return AssistantStream(_events(model, options, writer, prepare), fallback=writer.fallback, signal=options.signal)

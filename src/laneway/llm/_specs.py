@@ -33,6 +33,9 @@ def unknown_provider(spec: str, provider: str, known: Iterable[str]) -> ModelNot
     """Return the error for a provider that nobody registered."""
     names = list(known)
     near = get_close_matches(provider, names, n=3, cutoff=0.5)
+    if provider == "scripted":
+        hint = "a script answers by itself: pass its stream_fn too, as in Agent(model=script.model, stream_fn=script.stream_fn)"
+        return ModelNotFound(f"no model {spec!r} to ask over the network: {hint}")
     hint = f"did you mean {_or(near)}?" if near else f"known providers: {', '.join(names)}"
     return ModelNotFound(f"no model {spec!r}: there is no provider {provider!r}; {hint}")
 

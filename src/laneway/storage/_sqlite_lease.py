@@ -107,7 +107,8 @@ def acquire(cursor: sqlite3.Cursor, path: Path, life: float, token: str) -> Leas
     owner = decode_owner(owner_text) if isinstance(owner_text, str) else None
     if owner is not None and not _may_take_over(owner, me, expires_at, expires_in_boot):
         raise SessionLocked(
-            f"the session {path} is open in {owner}, which can write to it: close it there, or pass wait= to wait for it", owner=str(owner)
+            f"the session {path} is open in {owner}, which can write to it: close it there, or wait for it (`wait=` when opening it in Python)",
+            owner=str(owner),
         )
     if not isinstance(fence, int):
         raise StorageCorruption(f"the session {path} is damaged: its lease cannot be read")

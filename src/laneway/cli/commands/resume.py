@@ -148,14 +148,17 @@ class Card(Struct, kw_only=True, frozen=True):
         last = next((i for i in range(len(messages) - 1, -1, -1) if isinstance(messages[i], AssistantMessage)), None)
         calls: list[ToolCall] = messages[last].tool_calls if last is not None and messages[last].stop_reason not in ("error", "aborted") else []
         results = {m.tool_call_id for m in messages if isinstance(m, ToolResultMessage)}
+        since = next((i for i in range(len(messages) - 1, -1, -1) if isinstance(messages[i], UserMessage)), 0)
+        before = [c for m in messages[since:last] if isinstance(m, AssistantMessage) for c in m.tool_calls if c.id in results] if last else []
         operation = snapshot.operation
         assert operation is not None
         running = {tool.tool_call_id: tool for tool in operation.running_tools}
         waiting = {call.tool_call_id for call in operation.suspended_calls}
         begun = [call for call in calls if call.id in running and running[call.id].status == "running"]
+        settled = [call for call in calls if call.id in results or (call.id in running and running[call.id].status == "settled")]
         return cls(
             asked=asked,
-            done=[_called(call) for call in calls if call.id in results or (call.id in running and running[call.id].status == "settled")],
+            done=[_called(call) for call in (*before, *settled)],
             uncertain=[_called(call) for call in begun if call.name not in safe],
             again=[_called(call) for call in begun if call.name in safe],
             not_started=[_called(call) for call in calls if call.id not in results and call.id not in running and call.id not in waiting],
@@ -176,7 +179,7 @@ class Card(Struct, kw_only=True, frozen=True):
         ):
             parts += [f"  {label if index == 0 else '':<14} {item}" for index, item in enumerate(items)]
         if self.uncertain:
-            parts.append("  What is uncertain had begun when the process ended. It is not repeated; the model is told so.")
+            parts.append("  What is uncertain had begun when the process ended, and may still be running. It is not repeated; the model is told so.")
         return "\n".join(parts)
 
 

@@ -31,7 +31,7 @@ from laneway.storage.base import MAX_LIST_LIMIT
 if TYPE_CHECKING:
     from laneway.harness._drive import Drive
 
-INTERRUPTED = "Interrupted: the process ended while this response was under way. The request may have been answered; it is not sent again."
+INTERRUPTED = "Interrupted: the process ended while this response was under way. The request may have been answered; its answer is lost"
 
 
 async def ready(drive: Drive, state: AssistantReady) -> None:

@@ -24,7 +24,10 @@ def _ollama(request: AuthRequest) -> Auth:
 
 def _custom(request: AuthRequest) -> Auth:
     key = request.api_key or (request.credential.key if request.credential else None) or env_value(request.env, "LANEWAY_CUSTOM_API_KEY")
-    return Auth(api_key=key, base_url=env_value(request.env, "LANEWAY_CUSTOM_BASE_URL") or "", source="LANEWAY_CUSTOM_BASE_URL")
+    url = env_value(request.env, "LANEWAY_CUSTOM_BASE_URL") or ""
+    if url and "://" not in url:  # localhost:8080
+        url = f"http://{url}"
+    return Auth(api_key=key, base_url=url, source="LANEWAY_CUSTOM_BASE_URL")
 
 
 def _server(name: str, title: str, base_url: str, variable: str, **more: Any) -> Provider:

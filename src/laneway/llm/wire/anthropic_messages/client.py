@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from laneway.llm._client import Prepared, stream_events
+from laneway.llm._client import Prepared, no_base_url, stream_events
 from laneway.llm._http import is_local
 from laneway.llm._thinking import requested_level
 from laneway.llm._transform import short_hash, system_messages, tool_name_map
@@ -85,7 +85,7 @@ def _all_tools(transcript: Transcript) -> list[ToolDeclaration]:
 
 def _url(model: Model, *, beta: bool) -> str:
     if not model.base_url:
-        raise ProviderFailure(f"{model.spec} has no base URL; set `base_url` of the model", kind="configuration")
+        raise ProviderFailure(no_base_url(model), kind="configuration")
     base = model.base_url.rstrip("/").removesuffix("/v1")
     return f"{base}/v1/messages?beta=true" if beta else f"{base}/v1/messages"
 

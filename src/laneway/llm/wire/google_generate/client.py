@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, urlsplit
 
-from laneway.llm._client import Prepared, stream_events
+from laneway.llm._client import Prepared, no_base_url, stream_events
 from laneway.llm._http import is_local
 from laneway.llm._thinking import requested_level
 from laneway.llm._transform import system_messages, tool_name_map
@@ -48,7 +48,7 @@ def model_path(model_id: str, collection: str) -> str:
 
 def _url(model: Model) -> str:
     if not model.base_url:
-        raise ProviderFailure(f"{model.spec} has no base URL; set `base_url` of the model", kind="configuration")
+        raise ProviderFailure(no_base_url(model), kind="configuration")
     return f"{model.base_url.rstrip('/')}/{model_path(model.id, 'models')}:streamGenerateContent?alt=sse"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laneway.llm._client import Prepared, stream_events
+from laneway.llm._client import Prepared, no_base_url, stream_events
 from laneway.llm._http import is_local
 from laneway.llm._thinking import requested_level
 from laneway.llm._transform import system_messages, tool_name_map
@@ -35,7 +35,7 @@ def stream(model: Model, transcript: Transcript, options: StreamOptions) -> Assi
 
 def _base_url(model: Model) -> str:
     if not model.base_url:
-        raise ProviderFailure(f"{model.spec} has no base URL; set `base_url` of the model", kind="configuration")
+        raise ProviderFailure(no_base_url(model), kind="configuration")
     return model.base_url.rstrip("/")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from laneway.llm._client import Prepared, stream_events
+from laneway.llm._client import Prepared, no_base_url, stream_events
 from laneway.llm._grammar import raw_inputs
 from laneway.llm._http import is_local
 from laneway.llm._thinking import requested_level
@@ -45,7 +45,7 @@ def make_decoder(model: Model, transcript: Transcript, writer: StreamWriter, bod
 
 def _base_url(model: Model) -> str:
     if not model.base_url:
-        raise ProviderFailure(f"{model.spec} has no base URL; set `base_url` of the model", kind="configuration")
+        raise ProviderFailure(no_base_url(model), kind="configuration")
     return model.base_url.rstrip("/")
 
 
