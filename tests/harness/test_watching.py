@@ -345,3 +345,10 @@ async def test_nothing_is_told_after_a_close(lane_of: Any) -> None:
     assert len(fixture.events) == count
     assert fixture.told("fault") == []
     assert fixture.harness._runtime.fault is None  # a close is no fault
+
+
+async def test_an_event_that_does_not_exist_is_refused(lane_of: Any) -> None:
+    """A listener for a misspelt type would wait for ever."""
+    fixture = await lane_of(text("ok"))
+    with pytest.raises(ValueError, match=r"no event 'tool_updates'; did you mean tool_update"):
+        fixture.harness.events.on("tool_updates", print)

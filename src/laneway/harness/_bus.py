@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 from laneway.harness._events import FOR_WATCHERS, HandlerError, HarnessEvent
 from laneway.llm._writer import describe
@@ -25,6 +25,7 @@ logger = logging.getLogger("laneway")
 Listener: TypeAlias = Callable[[Any], "Awaitable[object] | object"]
 Wanted: TypeAlias = Callable[[HarnessEvent], bool]
 
+_TYPES = frozenset(kind.type for kind in get_args(HarnessEvent))
 PATIENCE = 2.0  # seconds that a batch waits for one listener
 BUFFER = 10_000  # events that a listener may be behind
 EASE = 1_000  # undelivered stream updates at which the stream waits for its listeners
@@ -200,7 +201,17 @@ class Bus:
         self.listened = bool(subscribers)
 
     def on(self, type: str, listener: Listener) -> Callable[[], None]:
-        """Call `listener(event)` for every event of this type ("*": all). Returns an unsubscribe function."""
+        """Call `listener(event)` for every event of this type ("*": all). Returns an unsubscribe function.
+
+        Raises:
+            ValueError: there is no event of this type.
+        """
+        if type != "*" and type not in _TYPES:
+            from difflib import get_close_matches
+
+            near = get_close_matches(type, _TYPES, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"choose from * {' '.join(sorted(_TYPES))}"
+            raise ValueError(f"there is no event {type!r}; {hint}")
         wanted: Wanted = (lambda event: event.type not in FOR_WATCHERS) if type == "*" else lambda event: event.type == type
         subscriber = self.subscribe(type, listener, wanted)
         return lambda: self.remove(subscriber)
