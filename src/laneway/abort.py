@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
@@ -180,15 +181,27 @@ def first_step() -> Generator[None]:
     yield
 
 
-def start_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], *, at_once: bool = True) -> asyncio.Task[T]:
+def start_task(
+    loop: asyncio.AbstractEventLoop,
+    work: Coroutine[Any, Any, T],
+    *,
+    at_once: bool = True,
+    ended: Callable[[asyncio.Task[T]], object] | None = None,
+) -> asyncio.Task[T]:
     """Create a task for `work` and, if `at_once`, let it run, in its own context and as the current task, up to where it first waits.
 
     Work that never waits is done when this returns, without a turn of the event loop. The first await of `work` is `first_step()`, in a `try`:
     where a loop can only start it later, it then sees a cancellation however early that comes. (Any other coroutine that is cancelled before
-    its task's first step never runs at all, not even its `finally`.)
+    its task's first step never runs at all, not even its `finally`.) Under a task factory, which may wrap the work, that cannot be had: there
+    `ended` is called when the task has ended, to do what the work did not.
     """
+    if loop.get_task_factory() is not None:
+        task = loop.create_task(work)
+        if ended is not None:
+            task.add_done_callback(ended)
+        return task
     work.send(None)
-    if not at_once or loop.get_task_factory() is not None:
+    if not at_once:
         return loop.create_task(work)
     if sys.version_info >= (3, 12):
         return asyncio.Task(work, loop=loop, eager_start=True)
@@ -199,9 +212,13 @@ def _start_now(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) ->
     """What `eager_start` does from Python 3.12 on: take the first step out of the loop's queue. A loop of another make takes it in its next turn."""
     task = loop.create_task(work)
     ready: Any = getattr(loop, "_ready", None)
-    if not ready or getattr(ready[-1]._callback, "__self__", None) is not task:
+    if not ready:
         return task
-    step, caller = ready.pop(), asyncio.current_task(loop)
+    step = ready.pop()
+    if getattr(step._callback, "__self__", None) is not task:  # another thread's, just now
+        ready.append(step)
+        return task
+    caller = asyncio.current_task(loop)
     if caller is not None:
         asyncio._leave_task(loop, caller)  # pyright: ignore[reportPrivateUsage] - documented for who runs tasks, "Extending"
     try:
@@ -210,6 +227,29 @@ def _start_now(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) ->
         if caller is not None:
             asyncio._enter_task(loop, caller)  # pyright: ignore[reportPrivateUsage] - as above
     return task
+
+
+SHARE = 0.005
+"""Seconds for which a run may go on without letting the other tasks of its loop have a turn."""
+
+
+class Sharing:
+    """Nothing of a run need ever wait: models may be scripted, tools quick. `if sharing.due: await sharing.turn()` now and then lets others in."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + SHARE
+
+    @property
+    def due(self) -> bool:
+        """Whether the others have waited long enough."""
+        return time.monotonic() > self._at
+
+    async def turn(self) -> None:
+        """Let every other task that is ready have a turn."""
+        await asyncio.sleep(0)
+        self._at = time.monotonic() + SHARE
 
 
 def being_cancelled() -> bool:

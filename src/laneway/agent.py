@@ -416,7 +416,9 @@ class Agent:
         if source is not None:
             run.taken += [(source, message) for message in prompts]
         run.skip_first_poll = source is self._steering
-        task = start_task(run.loop, self._body(run, prompts), at_once=sink is None)  # a stream is there before its first event
+        task = start_task(
+            run.loop, self._body(run, prompts), at_once=sink is None, ended=lambda _: self._let_go(run, torn=True)
+        )  # a stream is there before its first event
         return settle_on_cancel(task, controller, self.abort_grace)
 
     async def _body(self, run: _ActiveRun, prompts: list[AgentMessage]) -> list[AgentMessage]:

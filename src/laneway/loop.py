@@ -9,6 +9,7 @@ Four entries: `agent_loop` and `agent_loop_continue` give an `EventStream` (orde
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import inspect
 import logging
@@ -26,7 +27,7 @@ from laneway._effects.call_tools import After, Before, Outcome, Prepared, plain_
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
 from laneway._effects.respond import StreamGuard, respond
 from laneway._event_stream import EventStream
-from laneway.abort import AbortController, AbortSignal, abort_scope
+from laneway.abort import AbortController, AbortSignal, Sharing, abort_scope
 from laneway.errors import Aborted, LoopInputError
 from laneway.events import (
     AgentEnd,
@@ -55,7 +56,6 @@ __all__ = [
 
 MAX_REPEATED_TRUNCATIONS = 3  # the same calls cut off by the output limit this often in a row end the run
 HOOK_GRACE = 5.0  # seconds that finish_turn has after an abort, when its answer does not count any more
-SHARE = 0.005  # seconds after which a run lets the other tasks of its loop have a turn, before its next request
 CANCEL_GRACE = 10.0  # seconds that a run may take to settle after the task that awaits it was cancelled
 
 logger = logging.getLogger("laneway")
@@ -302,9 +302,17 @@ async def settle_on_cancel(run: Any, controller: AbortController, grace: float =
             finally:
                 if not task.done():
                     task.cancel()
+                    await _turns(3)  # for the run to end, also under a scope that cancels again each turn
         if task.done() and not task.cancelled():
             task.exception()  # the cancellation is what the caller asked for; the run's own error would hide it
         raise
+
+
+async def _turns(count: int) -> None:
+    """Let the loop turn, whoever cancels meanwhile: the caller raises a cancellation already."""
+    for _ in range(count):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
 
 
 def _wake(waiter: asyncio.Future[None], _: object) -> None:
@@ -395,7 +403,7 @@ class _Run:
         )
         self._shaped = config.transform_context is not None or config.convert_to_llm is not None
         self._asks = self._shaped or config.prepare_request is not None or config.get_api_key is not None
-        self._share_at = time.monotonic() + SHARE
+        self._sharing = Sharing()
         self._guard: StreamGuard | None = None
         self._options: tuple[ThinkingLevel, str | None, StreamOptions] | None = None
         self._tools: tuple[list[AgentTool], dict[str, AgentTool], frozenset[str]] = ([], {}, frozenset())
@@ -448,9 +456,8 @@ class _Run:
 
     async def respond(self) -> AssistantMessage:
         """Make one request and put the response into the transcript; whatever goes wrong is an error message there."""
-        if time.monotonic() > self._share_at:  # nothing of a run need ever wait: models may be scripted, tools quick
-            await asyncio.sleep(0)
-            self._share_at = time.monotonic() + SHARE
+        if self._sharing.due:
+            await self._sharing.turn()
         try:
             if self._failure is not None:
                 raise self._failure
@@ -567,6 +574,7 @@ class _Run:
             signal=self._signal,
             emit=self.emit,
             keep=self._keep,
+            sharing=self._sharing,
             grace=config.tool_abort_grace,
             before=None if config.before_tool_call is None else self._before,
             after=None if config.after_tool_call is None else self._after,

@@ -16,6 +16,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,10 @@ async def started(
     words: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, stdin: Any = DEVNULL, command: Sequence[str] = COMMAND
 ) -> AsyncIterator[Running]:
     """Start a command; it is killed on the way out if it still runs."""
-    process = await asyncio.create_subprocess_exec(*command, *words, stdin=stdin, stdout=PIPE, stderr=PIPE, env=dict(env), cwd=cwd)
+    process = await asyncio.create_subprocess_exec(
+        *command, *words, stdin=stdin, stdout=PIPE, stderr=PIPE, env=dict(env), cwd=cwd,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),  # a shell's background job has it ignored
+    )  # fmt: skip
     running = Running(process)
     try:
         yield running

@@ -9,6 +9,7 @@ import pytest
 
 from harness.conftest import Fixture, Opener, tool
 from harness.double import call, text
+from laneway.errors import HarnessFault
 from laneway.harness import OperationResult
 from laneway.harness._hooks import HOOK_NAMES
 
@@ -128,3 +129,20 @@ async def test_a_slow_handler_is_waited_for(lane_of: Opener, name: str) -> None:
     assert answered
     assert fixture.told("handler_error") == []
     await fixture.check()
+
+
+class _Outcome(BaseException):
+    """What a test framework raises: no Exception."""
+
+
+async def test_what_is_no_exception_stops_the_harness_and_nobody_waits(lane_of: Any) -> None:
+    """A hook that raises a BaseException: the one who prompted is told, and so is an abort."""
+    fixture = await lane_of(text("ok"))
+
+    def hook(event: Any) -> None:
+        raise _Outcome("failed")
+
+    fixture.harness.hooks.on("before_request", hook)
+    async with asyncio.timeout(10):
+        with pytest.raises(HarnessFault, match="_Outcome: failed"):
+            await fixture.lane.prompt("go")

@@ -21,7 +21,7 @@ from laneway._effects.call_tools import (
     prepare,
     result_message,
 )
-from laneway.abort import AbortSignal, soon
+from laneway.abort import AbortSignal, Sharing, soon
 from laneway.events import AgentEvent, MessageEnd, MessageStart, ToolExecutionEnd, ToolExecutionStart, ToolExecutionUpdate
 from laneway.messages import ToolCall, ToolResult, ToolResultMessage
 from laneway.tools.base import AgentTool
@@ -37,8 +37,8 @@ class BatchRunner:
     """
 
     __slots__ = (
-        "_after", "_before", "_calls", "_detach", "_emit", "_grace", "_interrupt", "_keep", "_left", "_loop", "_news", "_running", "_signal",
-        "_tools", "_updates", "_wake",
+        "_after", "_before", "_calls", "_detach", "_emit", "_grace", "_interrupt", "_keep", "_left", "_loop", "_news", "_running", "_sharing",
+        "_signal", "_tools", "_updates", "_wake",
     )  # fmt: skip
 
     def __init__(
@@ -47,11 +47,12 @@ class BatchRunner:
         signal: AbortSignal,
         emit: Emit,
         keep: Callable[[ToolResultMessage], None],
+        sharing: Sharing,
         grace: float = 0.5,
         before: Callable[[ToolCall], Before] | None = None,
         after: Callable[[ToolCall, Prepared], After] | None = None,
     ) -> None:
-        self._signal, self._emit, self._keep, self._grace = signal, emit, keep, grace
+        self._signal, self._emit, self._keep, self._sharing, self._grace = signal, emit, keep, sharing, grace
         self._before, self._after = before, after
         self._loop = asyncio.get_running_loop()
         self._interrupt: AbortSignal | None = None
@@ -118,6 +119,8 @@ class BatchRunner:
         try:
             for index, ready in enumerate(outcomes):
                 if type(ready) is Prepared:
+                    if self._sharing.due:
+                        await self._sharing.turn()
                     stopped = self._stopped()
                     if stopped is None:
                         self._start(index, ready)
@@ -146,7 +149,6 @@ class BatchRunner:
     # -- calls under way
 
     def _start(self, index: int, prepared: Prepared) -> None:
-        self._left += 1
         self._running[index] = RunningCall(
             prepared,
             signal=self._signal,
@@ -156,6 +158,7 @@ class BatchRunner:
             on_settled=partial(self._tell, (index, None)),
             watch=False,
         )
+        self._left += 1
 
     async def _update(self, batch: dict[int, RunningCall], index: int, result: ToolResult) -> None:
         if batch is not self._running or not self._left:  # an abandoned call still reports, to a batch that is over
@@ -202,7 +205,8 @@ class BatchRunner:
         self._updates.clear()
         for running in self._running.values():
             running.kill()
-        await asyncio.wait([running.outcome for running in self._running.values()])
+        if self._running:
+            await asyncio.wait([running.outcome for running in self._running.values()])
 
     # -- abort and interruption
 

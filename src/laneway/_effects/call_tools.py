@@ -184,7 +184,9 @@ class RunningCall:
         self._prepared, self._signal, self._on_update, self._after, self._host = prepared, signal, on_update, after, host
         self._grace, self._on_settled = grace, on_settled
         self._loop = asyncio.get_running_loop()
-        self._task = start_task(self._loop, self._run())
+        self._task = start_task(self._loop, self._run(), ended=self._ended)
+        if self.result is not None:  # it never had to wait: there is nothing to watch
+            return
         if watch:
             self._detach = (signal.on_abort(lambda: self._threadsafe(self.abort)),)
             if interrupt is not None:
@@ -228,6 +230,13 @@ class RunningCall:
             outcome = await self._complete(outcome)
         self._settle(outcome)
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Settle a call whose task never began."""
+        if not task.cancelled():
+            task.exception()
+        if self.result is None:
+            self._settle(self._cancelled())
+
     async def _complete(self, outcome: Outcome) -> Outcome:
         """Wait for the listeners of the updates, then ask the after hook."""
         try:
@@ -246,7 +255,10 @@ class RunningCall:
 
     def _raise_if_over(self, error: BaseException) -> None:
         """Raise what is not the tool's: the person's Ctrl-C, and the end of a coroutine whose loop was closed on it."""
-        if isinstance(error, KeyboardInterrupt) or (isinstance(error, GeneratorExit) and self._loop.is_closed()):
+        if isinstance(error, GeneratorExit) and self._loop.is_closed():
+            raise error
+        if isinstance(error, KeyboardInterrupt):
+            self._settle(failure(error_text(error)))
             raise error
 
     def _cancelled(self) -> Outcome:

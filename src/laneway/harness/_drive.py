@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from laneway._effects.call_tools import Prepared
 from laneway._effects.respond import StreamGuard
+from laneway.abort import Sharing
 from laneway.errors import Aborted, HarnessClosed, HarnessFault
 from laneway.harness import _telemetry
 from laneway.harness._events import OperationPresence
@@ -38,6 +39,7 @@ from laneway.harness.state import (
     SummaryRetryWait,
     Tools,
 )
+from laneway.llm._writer import describe
 from laneway.messages import AssistantMessage, ToolResultMessage
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class Drive:
         self.intent: AssistantEffectPending | None = None  # committed by this pass, not performed yet
         self.interrupted: Any = None  # the AbortController of the batch that runs
         self.traced = _telemetry.traced()
+        self.sharing = Sharing()
         self.progressed = False  # whether this pass has committed anything
         self.done: asyncio.Future[DriveOutcome] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
@@ -109,9 +112,19 @@ class Drive:
             error = fault
         except Exception as failure:
             error = failure if isinstance(failure, _PassFailed) else self.runtime.fail(failure)
+        except GeneratorExit:  # the loop was closed on it
+            raise
+        except BaseException as failure:  # what a test framework raises, or Ctrl-C: whoever waits must not wait for ever
+            error = self.runtime.fail(RuntimeError(describe(failure)))
+            if isinstance(failure, (KeyboardInterrupt, SystemExit)):
+                self._over(outcome, error)
+                raise
         finally:
             self.guard.close()
             self.clock.stop()
+        self._over(outcome, error)
+
+    def _over(self, outcome: DriveOutcome | None, error: BaseException | None) -> None:
         self._uninstall()
         if self.done.done():
             return
@@ -170,6 +183,8 @@ async def _advance(drive: Drive) -> DriveOutcome:
     if operation is not None and not operation.cancelled and drive.hooks.has("before_drive"):
         await _before_drive(drive, operation)
     while True:
+        if drive.sharing.due:
+            await drive.sharing.turn()
         drive.runtime.check()
         operation = line.current(drive.operation_id)
         if operation is None:

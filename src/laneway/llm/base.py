@@ -229,11 +229,13 @@ class AssistantStream:
                 event: Any = await self._next()
             except BaseException as error:
                 event = await self._failed(error)
-            self._running = waiting.waiting = False
+            self._running = False
             kind = type(event)  # pyright: ignore[reportUnknownVariableType] - as above
             if kind is StreamDone or kind is StreamError:
-                await self._settle(event.message)
+                await self._settle(event.message)  # closes the source, which may hang: still waited for
+                waiting.waiting = False
                 return event.message
+            waiting.waiting = False
             try:
                 await on_event(event)
             except Exception as error:
