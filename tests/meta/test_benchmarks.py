@@ -18,11 +18,11 @@ def test_every_workload_is_measured(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     measured = json.loads(raw.read_text())
     assert [cell for cell in measured["cells"] if "error" in cell] == []
-    assert {cell["workload"] for cell in measured["cells"]} == {"w1", "w1s", "w2", "w2args", "w3", "w6"}
-    assert {cell["who"] for cell in measured["cells"]} == {"laneway", "R", "bare"}
+    assert {cell["workload"] for cell in measured["cells"]} == {"w1", "w1s", "w2", "w2args", "w3", "w5", "w5resume", "w6"}
+    assert {cell["who"] for cell in measured["cells"]} == {"laneway", "durable", "store", "R", "bare"}
     assert set(measured["starts"]) == {"python", "import", "agent", "help"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("W")]
-    assert len(lines) == 17
+    assert len(lines) == 25
     assert all(" - " not in line for line in lines)
 
 
