@@ -156,10 +156,14 @@ class Command:
         return Ended(exit_code=_as_shell_code(process.returncode), reason="exit", seconds=seconds, survivors=survivors)
 
     def _step(self, seconds: float) -> bool:
-        """Wait for something to happen, at most `seconds`, and pass on what was written; return whether anything was."""
+        """Wait for something to happen, at most `seconds`, and pass on what was written; return whether anything was.
+
+        The first time that there is a reason to end, it does not wait: the caller may have looked just before the reason came.
+        """
         if self._awake and self._control.reason is not None:  # it wakes once; from then on only the pipes count
             self._awake = False
             self._poller.unregister(self._control.wake_fd)
+            return False
         events = self._poller.poll(None if seconds == float("inf") else max(0, seconds) * 1000)
         heard = [self._read(fd) for fd, _ in events if fd in self._sinks]
         return any(heard)
