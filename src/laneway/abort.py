@@ -229,6 +229,18 @@ def _start_now(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) ->
     return task
 
 
+def end_of(task: asyncio.Task[Any]) -> asyncio.Future[None]:
+    """Return a future that is set when the task has ended, however: awaiting it can be cancelled without cancelling the task."""
+    waiter: asyncio.Future[None] = task.get_loop().create_future()
+    task.add_done_callback(partial(_tell, waiter))
+    return waiter
+
+
+def _tell(waiter: asyncio.Future[None], _: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 SHARE = 0.005
 """Seconds for which a run may go on without letting the other tasks of its loop have a turn."""
 

@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -27,7 +26,7 @@ from laneway._effects.call_tools import After, Before, Outcome, Prepared, plain_
 from laneway._effects.decisions import Block, PatchResult, ReplaceArgs, call_hook
 from laneway._effects.respond import StreamGuard, respond
 from laneway._event_stream import EventStream
-from laneway.abort import AbortController, AbortSignal, Sharing, abort_scope
+from laneway.abort import AbortController, AbortSignal, Sharing, abort_scope, end_of
 from laneway.errors import Aborted, LoopInputError
 from laneway.events import (
     AgentEnd,
@@ -289,10 +288,8 @@ async def settle_on_cancel(run: Any, controller: AbortController, grace: float =
     The cancellation is raised again once the run has settled, or after `grace` seconds, or at a second cancellation.
     """
     task = asyncio.ensure_future(run)
-    settled: asyncio.Future[None] = task.get_loop().create_future()
-    task.add_done_callback(partial(_wake, settled))  # what `asyncio.shield` does, in one callback
     try:
-        await settled
+        await end_of(task)
         return task.result()
     except asyncio.CancelledError:
         if not task.done():
@@ -313,11 +310,6 @@ async def _turns(count: int) -> None:
     for _ in range(count):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-
-
-def _wake(waiter: asyncio.Future[None], _: object) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 # ---------------------------------------------------------------------------------------------------- the loop

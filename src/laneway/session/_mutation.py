@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
+from laneway.abort import end_of
 from laneway.errors import MessageError, StorageClosed, WouldDeadlock
 from laneway.messages import AgentMessage, AssistantMessage, is_message, role_of
 from laneway.storage.base import (
@@ -86,13 +87,10 @@ class Mutation:
         return result
 
     async def _in_a_task(self, commit: Coroutine[Any, Any, CommitResult]) -> CommitResult:
-        loop = asyncio.get_running_loop()
-        task = asyncio.Task(commit, loop=loop, **_EAGER)
+        task = asyncio.Task(commit, loop=asyncio.get_running_loop(), **_EAGER)
         while not task.done():
-            waiter = loop.create_future()
-            task.add_done_callback(lambda _, waiter=waiter: waiter.done() or waiter.set_result(None))
             try:
-                await waiter
+                await end_of(task)
             except asyncio.CancelledError as error:
                 self._cancelled = error
         return task.result()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, TypeVar
 
-from laneway.abort import first_step, start_task
+from laneway.abort import end_of, first_step, start_task
 
 _T = TypeVar("_T")
 
@@ -24,9 +23,11 @@ class CommitLine:
         task = start_task(loop, _in_turn(work, self._last))
         self._last = task
         if not task.done():
-            done: asyncio.Future[None] = loop.create_future()
-            task.add_done_callback(partial(_tell, done))
-            await done  # unlike awaiting the task itself, this can be cancelled without cancelling the task
+            try:
+                await end_of(task)
+            except asyncio.CancelledError:
+                task.add_done_callback(_see)
+                raise
         return task.result()
 
     async def drain(self) -> None:
@@ -42,8 +43,7 @@ async def _in_turn(work: Callable[[], Coroutine[Any, Any, _T]], before: asyncio.
     return await work()
 
 
-def _tell(waiter: asyncio.Future[None], task: asyncio.Task[Any]) -> None:
+def _see(task: asyncio.Task[Any]) -> None:
+    """Mark how it ended as seen: its caller is gone."""
     if not task.cancelled():
-        task.exception()  # seen, even if its caller is gone
-    if not waiter.done():
-        waiter.set_result(None)
+        task.exception()
