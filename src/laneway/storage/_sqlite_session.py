@@ -43,12 +43,10 @@ from laneway.storage.base import CommitResult, Content, DeleteList, DeleteValue
 
 _T = TypeVar("_T")
 
-# The log is moved into the main file in a pause between commits, for that waits for the disk; where none comes, behind a commit, whose
-# caller has its answer already. By this connection: until 3.51.3 SQLite can lose pages when one commits while another moves the log.
+# The log is moved into the main file behind a commit, whose caller has its answer already, for that waits for the disk. By this
+# connection: until 3.51.3 SQLite can lose pages when one commits while another moves the log.
 CHECKPOINT_DUE: Final = 1_000
-"""Pages in the log that make it worth its while: SQLite's own default."""
-CHECKPOINT_URGENT: Final = 4 * CHECKPOINT_DUE
-"""Pages from which on no pause is waited for."""
+"""Pages in the log that make it worth its while: SQLite's own default. A commit into a log that was moved is cheaper: its file does not grow."""
 CHECKPOINT_OVERDUE: Final = 8 * CHECKPOINT_DUE
 """Pages from which on SQLite does it within a commit after all."""
 
@@ -196,18 +194,13 @@ class SqliteSession:
         self._set_position(after)
         self._renewed = time.monotonic()
         self._branches.trim()
-        if self._log_pages >= CHECKPOINT_URGENT:
-            self._later(self.checkpoint)
+        if self._log_pages >= CHECKPOINT_DUE:
+            self._later(self._checkpoint)
         return CommitResult(first_seq=seqs[0] if seqs else before.next_seq, seqs=seqs, timestamp=timestamp, stats=after.stats)
 
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the next pause should be used for `checkpoint`."""
-        return self._log_pages >= CHECKPOINT_DUE
-
-    def checkpoint(self) -> None:
+    def _checkpoint(self) -> None:
         """Move the log into the main file, as far as readers let it."""
-        if self.lease is None or not self.checkpoint_due:
+        if self.lease is None or self._log_pages < CHECKPOINT_DUE:  # closed, or two commits asked for it
             return
         self._log_pages = 0
         # What fails here fails again where somebody sees it: in a commit, or when the file is closed.

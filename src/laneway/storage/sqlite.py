@@ -42,7 +42,6 @@ from laneway.storage.base import (
 
 _T = TypeVar("_T")
 _POLL: Final = 0.05  # seconds between two tries for a lease
-_PAUSE: Final = 0.05  # seconds without a commit that count as a pause
 
 
 class SqliteStorage:
@@ -62,7 +61,6 @@ class SqliteStorage:
         self._claim = claim
         self._interval = heartbeat
         self._closing: asyncio.Task[None] | None = None
-        self._pause: asyncio.TimerHandle | None = None  # looks whether there was one
         self._beat = heartbeats().add(self._renew, heartbeat) if claim is not None else None
 
     @classmethod
@@ -176,22 +174,7 @@ class SqliteStorage:
         self._check_open()
         commit = encode_commit(writes)
         session = self._session
-        result = await self._strand.run(lambda: session.commit(commit))
-        if self._pause is None and session.checkpoint_due:
-            self._await_pause()
-        return result
-
-    def _await_pause(self) -> None:
-        self._pause = asyncio.get_running_loop().call_later(_PAUSE, self._after_pause, self._session.position)
-
-    def _after_pause(self, before: Position) -> None:
-        self._pause = None
-        if self._closing is not None:
-            return
-        if self._session.position is before:
-            self._strand.post(self._session.checkpoint)
-        elif self._session.checkpoint_due:
-            self._await_pause()
+        return await self._strand.run(lambda: session.commit(commit))
 
     async def get_entries(self, ids: Sequence[str]) -> dict[str, Entry]:
         """See `Storage.get_entries`."""
@@ -259,8 +242,6 @@ class SqliteStorage:
     async def _close(self) -> None:
         if self._beat is not None:
             heartbeats().remove(self._beat)
-        if self._pause is not None:
-            self._pause.cancel()
         try:
             await self._strand.run(self._session.close)
         finally:
