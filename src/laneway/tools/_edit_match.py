@@ -33,7 +33,6 @@ _HINT_SIZE = 8 << 20  # in a larger file it would take seconds to find out why a
 _ALIGN_PAIRS = 100_000  # equal pairs of lines; past that only the lines shared at both ends are recognised
 
 _PUNCTUATION = str.maketrans(dict.fromkeys("‘’‚‛", "'") | dict.fromkeys("“”„‟", '"') | dict.fromkeys("‐‑‒–—―−", "-") | dict.fromkeys(_SPACES, " "))
-_TRAILING = re.compile(r"[ \t\f\v]+$", re.MULTILINE)
 _BREAK = re.compile(r"\r\n|\r|\n")
 
 
@@ -136,8 +135,6 @@ class _Source:
     @cached_property
     def normal(self) -> str:
         """The normalised copy."""
-        if self.text.isascii():
-            return _TRAILING.sub("", self.text)
         return "\n".join(normalise(line).rstrip(_BLANKS) for line in self.text.split("\n"))
 
     @cached_property

@@ -76,7 +76,7 @@ class Rules:
 
 
 def _parse(line: str) -> _Rule | None:
-    line = re.sub(r"(?<!\\)((?:\\\\)*) +$", r"\1", line)
+    line = _without_trailing_spaces(line)
     if not line or line.startswith("#"):
         return None
     ignored = not line.startswith("!")
@@ -94,6 +94,13 @@ def _parse(line: str) -> _Rule | None:
         return _Rule(ignored, only_directories, pattern if plain else re.compile(component_regex(pattern), re.DOTALL), None)
     except re.error:
         return None
+
+
+def _without_trailing_spaces(line: str) -> str:
+    """Return a line without the spaces at its end, but with the first of them if a backslash is meant for it."""
+    bare = line.rstrip(" ")
+    escaped = (len(bare) - len(bare.rstrip("\\"))) % 2 == 1
+    return line[: len(bare) + escaped]
 
 
 class Level:

@@ -1,8 +1,8 @@
 """What a command prints, made readable as it arrives and kept in bounded memory.
 
 The stream of bytes loses terminal codes and control characters, also where they are split over chunks. A carriage return goes back to
-the beginning of the line, as on a screen, so of a progress bar only the last state is left. The end of the clean stream stays in memory; once
-it is longer than what will be shown, everything received goes, byte by byte as it came, into a private file.
+the beginning of the line and a backspace over a character, as on a screen, so of a progress bar only the last state is left. The end of the clean
+stream stays in memory; once it is longer than what will be shown, everything received goes, byte by byte as it came, into a private file.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ _ESCAPE = re.compile(
 )
 _UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _LONGEST_ESCAPE = 8192  # what goes on for longer is no terminal code
-_BACKSPACES = re.compile(rb"(\x08+)([^\n\r\x08]*)")
-_CONTROLS = bytes(code for code in [*range(32), 127] if code not in b"\n\t\r")
+_RETURNS = re.compile(rb"(?<!\r)\r+\n")  # begins at the first of them only: a long run that no newline ends is looked through once
+_CHARACTER = re.compile(rb"[^\x80-\xbf][\x80-\xbf]*|[\x80-\xbf]+")
+_CHARACTER_START = re.compile(rb"[^\x80-\xbf]")
+_FARTHEST_BACK = 256  # characters that backspaces go back: what moves more redraws a screen
+_CONTROLS = bytes(code for code in [*range(32), 127] if code not in b"\b\n\t\r")
 _HELD_RAW = 1 << 20
 _SPACE_TO_LEAVE = 512 << 20  # bytes of disk that a runaway command must not take
 _SPACE_CHECK = 64 << 20
@@ -45,7 +48,7 @@ class Shown:
 
 
 class Cleaner:
-    """Removes terminal codes and control characters from a stream of chunks; `\\r\\n` becomes `\\n`, other carriage returns stay."""
+    """Removes terminal codes and control characters from a stream of chunks; `\\r\\n` becomes `\\n`, other carriage returns and backspaces stay."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -64,9 +67,7 @@ class Cleaner:
         if b"\x1b" in data:
             data = _ESCAPE.sub(b"", data)
         if b"\r\n" in data:
-            data = re.sub(rb"\r+\n", b"\n", data)
-        if b"\x08" in data:
-            data = _overstrike(data)
+            data = _RETURNS.sub(b"\n", data)
         return data.translate(None, _CONTROLS)
 
     def _hold_back(self, data: bytes) -> bytes:
@@ -79,23 +80,6 @@ class Cleaner:
         elif data.endswith(b"\r"):
             self._held = data[len(data.rstrip(b"\r")) :]
         return data[: len(data) - len(self._held)] if self._held else data
-
-
-def _overstrike(data: bytes) -> bytes:
-    """Let what follows backspaces replace as many characters before them; backspaces alone erase nothing."""
-    out = bytearray()
-    at = 0
-    for match in _BACKSPACES.finditer(data):
-        out += data[at : match.start()]
-        for _ in range(min(len(match[1]), len(match[2]))):
-            if not out or out[-1] in b"\n\r":
-                break
-            while len(out) > 1 and out[-1] & 0xC0 == 0x80:
-                out.pop()
-            out.pop()
-        out += match[2]
-        at = match.end()
-    return bytes(out) + data[at:]
 
 
 class Output:
@@ -112,6 +96,7 @@ class Output:
         self._line_bytes = 0  # of the line being written
         self._ended_line_bytes = 0  # of the line before it
         self._returned = False  # a carriage return came, and nothing after it yet
+        self._back = 0  # how many characters before the line's end the next one is written
         self._overwritten = 0
         self._spill = _Spill(spill_dir)
 
@@ -126,7 +111,7 @@ class Output:
         This is what makes a command that prints gigabytes cheap. Total bytes then include control characters, which nobody sees.
         """
         start = len(chunk) - self._keep
-        if start < self._keep or self._cleaner.waiting or any(code in chunk for code in (b"\x1b", b"\r", b"\x08")):
+        if start < self._keep or self._cleaner.waiting or self._back or any(code in chunk for code in (b"\x1b", b"\r", b"\x08")):
             return chunk
         start = chunk.find(b"\n", start) + 1
         if not start or len(chunk[start:].translate(None, _CONTROLS)) <= self._max_bytes:
@@ -164,13 +149,13 @@ class Output:
     def _take(self, clean: bytes) -> None:
         for index, part in enumerate(clean.split(b"\r")):
             if index:
-                self._returned = True
+                self._returned, self._back = True, 0
             if not part:
                 continue
             if self._returned:
                 self._returned = False
                 self._go_back(part)
-            self._append(part)
+            self._write(part)
         over = self._bytes > self._max_bytes or self._breaks > self._max_lines
         if over:
             self._spill.start()
@@ -184,6 +169,27 @@ class Output:
         self._begins_in_line = self._begins_in_line and bool(self._tail)
         self._bytes -= self._line_bytes
         self._line_bytes = 0
+
+    def _write(self, part: bytes) -> None:
+        """Append what arrived; what follows backspaces replaces as many characters before them, and backspaces alone erase nothing."""
+        for index, piece in enumerate(part.split(b"\b")):
+            if index:
+                self._back = min(self._back + 1, _FARTHEST_BACK)
+            if piece:
+                self._append(self._over(piece) if self._back else piece)
+
+    def _over(self, piece: bytes) -> bytes:
+        """Take away the last characters of the line being written that backspaces went over; return `piece` and those that it does not replace."""
+        text, newline, rest = piece.partition(b"\n")
+        begin = max(len(self._tail) - self._line_bytes, len(self._tail) - 4 * self._back, 0)
+        old = _CHARACTER.findall(self._tail, begin)[-self._back :]
+        size = sum(map(len, old))
+        del self._tail[len(self._tail) - size :]
+        self._bytes -= size
+        self._line_bytes -= size
+        kept = old[len(_CHARACTER_START.findall(text)) :]
+        self._back = 0 if newline else len(kept)
+        return b"".join([text, *kept, newline, rest])
 
     def _append(self, part: bytes) -> None:
         self._tail += part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import unicodedata
 
 import pytest
@@ -294,3 +295,11 @@ def test_a_large_file_is_edited_in_linear_time():
     old = "\n".join(passage).replace("“", '"').replace("”", '"')
     result = edited("\r\n".join(lines) + "\r\n", (old, "\n".join(new)))
     assert result == "\r\n".join([*lines[:30_000], lines[30_000].upper(), *lines[30_001:]]) + "\r\n"
+
+
+def test_a_long_run_of_blanks_takes_no_time():
+    """It is not at the line's end, and must not be looked through once for each of its blanks."""
+    started = time.monotonic()
+    blanks = " " * (1 << 20)
+    assert edited(f"a{blanks}x\nfoo\n", ("foo", "bar")) == f"a{blanks}x\nbar\n"
+    assert time.monotonic() - started < 5

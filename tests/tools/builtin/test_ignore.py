@@ -163,3 +163,17 @@ def test_many_rules_and_many_files_are_fast():
 def test_broken_rules_are_harmless(line: str):
     """Whatever is in an ignore file."""
     Rules(line).verdict(["a", "b"], False)
+
+
+def test_a_rule_with_a_long_run_of_spaces_takes_no_time():
+    """A repository must not be able to hang a search."""
+    started = time.monotonic()
+    assert Rules("a" + " " * 200_000 + "x\n").verdict(["a"], False) is None
+    assert time.monotonic() - started < 5
+
+
+def test_spaces_at_the_end_of_a_rule_count_only_behind_a_backslash():
+    """The first of them, as git reads it; two backslashes are one that is meant as it is."""
+    assert Rules("a  \n").verdict(["a"], False) is True
+    assert Rules("a\\  \n").verdict(["a "], False) is True
+    assert Rules("a\\\\  \n").verdict(["a\\"], False) is True

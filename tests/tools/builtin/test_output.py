@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -112,6 +113,32 @@ def test_a_spinner_and_bold_print_are_readable():
     assert shown(b"kept\x08\x08\x08\x08\n") == "kept\n"
 
 
+def test_backspaces_work_over_chunks_and_inside_a_line():
+    """B104: a spinner draws each of its states on its own; the cursor goes back over characters, and what is not overwritten stays."""
+    assert shown(b"working |", b"\x08/", b"\x08-", b"\x08", b"done\n") == "working done\n"
+    assert shown(b"abcd\x08\x08\x08", b"X\n") == "aXcd\n"
+    assert shown(b"abcd\x08\x08\x08X", b"Y", b"\nnext") == "aXYd\nnext"
+    assert shown("né\x08\x08a".encode()) == "aé"
+    assert shown("é".encode()[:1], "é".encode()[1:] + b"\x08e\n") == "e\n"
+    assert shown(b"ab\x08\r", b"c") == "c"
+
+
+@given(st.lists(st.sampled_from([b"abc", b"\n", b"\r", b"\x08", b"\x08\x08", "é".encode(), b"\x1b[1m"]), max_size=30), st.data())
+def test_it_does_not_matter_how_the_output_is_cut_into_chunks(pieces: list[bytes], data: st.DataObject):
+    """B104: not inside of an escape, of a character, of a line end or of a backspace."""
+    whole = b"".join(pieces)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    assert shown(*(whole[start:stop] for start, stop in pairwise([0, *cuts, len(whole)]))) == shown(whole)
+
+
+def test_a_long_run_of_carriage_returns_takes_no_time():
+    """One megabyte of them in front of a line end is looked through once, not once for each."""
+    started = time.monotonic()
+    assert shown(b"\r" * (1 << 20) + b"x\r\n") == "x\n"
+    assert shown(b"x" + b"\r" * (1 << 20) + b"\n") == "x\n"
+    assert time.monotonic() - started < 5
+
+
 def test_short_output_leaves_no_file(tmp_path: Path):
     """Nothing is missing, so nothing is saved."""
     output = Output(spill_dir=str(tmp_path))
@@ -183,9 +210,9 @@ def test_a_full_disk_costs_the_file_and_not_the_command(tmp_path: Path, monkeypa
     assert shown.not_stored == 6
 
 
-def test_a_directory_that_takes_no_file_costs_only_the_file():
+def test_a_directory_that_takes_no_file_costs_only_the_file(tmp_path: Path):
     """The output is still shown."""
-    output = Output(max_lines=1, spill_dir="/nonexistent")
+    output = Output(max_lines=1, spill_dir=str(tmp_path / "missing"))
     output.feed(b"a\nb\n")
     shown = output.finish()
     assert (shown.truncation.content, shown.full_output_path, shown.not_stored) == ("b", None, 4)
