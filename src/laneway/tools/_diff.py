@@ -53,9 +53,9 @@ def _regions(old: str, new: str, spans: Sequence[Span], old_starts: list[int], n
         new_at = span.start + moved
         moved += len(span.text) - (span.end - span.start)
         old_first, old_last = _line_at(old_starts, span.start), _line_at(old_starts, span.end)
-        new_first, new_last = _line_at(new_starts, new_at), _line_at(new_starts, new_at + len(span.text))
+        new_first, new_last = _line_after(new, new_starts, new_at), _line_after(new, new_starts, new_at + len(span.text))
         before = min(_CONTEXT, old_first, new_first)
-        after = min(_CONTEXT, len(old_starts) - 1 - old_last, len(new_starts) - 1 - new_last)
+        after = max(0, min(_CONTEXT, len(old_starts) - 1 - old_last, len(new_starts) - 1 - new_last))
         region = (old_first - before, old_last + 1 + after, new_first - before, new_last + 1 + after)
         if regions and region[0] <= regions[-1][1]:
             last = regions.pop()
@@ -149,6 +149,11 @@ def _starts(text: str) -> list[int]:
 
 def _line_at(starts: list[int], at: int) -> int:
     return bisect_right(starts, at) - 1
+
+
+def _line_after(text: str, starts: list[int], at: int) -> int:
+    """Return the line that begins or goes on at `at`: after the newline that ends a text, the one that would follow."""
+    return len(starts) if at == len(text) and text.endswith("\n") else _line_at(starts, at)
 
 
 def _lines(text: str, starts: list[int], first: int, stop: int) -> list[str]:

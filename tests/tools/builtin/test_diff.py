@@ -24,6 +24,17 @@ def test_changed_lines_are_shown_numbered_with_four_lines_around_them():
     assert diff.first_changed_line == 50
 
 
+def test_lines_deleted_at_the_end_of_a_file_are_all_that_the_diff_shows(tmp_path: Path):
+    """The new text ends where they began; the lines before keep their partners, and git takes the patch."""
+    edited = apply_edits(numbers, [Edit(old_text="99\n100\n", new_text="")], "n.txt")
+    diff = diff_of(numbers, edited.text, edited.spans, "n.txt")
+    assert diff.diff.split("\n") == ["     ...", "  95 95", "  96 96", "  97 97", "  98 98", "- 99 99", "-100 100"]
+    assert diff.first_changed_line == 99
+    (tmp_path / "n.txt").write_text(numbers)
+    subprocess.run(["git", "apply", "-"], input=diff.patch.encode(), cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "n.txt").read_text() == edited.text
+
+
 def test_distant_changes_are_shown_apart_and_near_ones_together():
     """Each hunk has its own place."""
     edited = apply_edits(numbers, [Edit(old_text="\n5\n", new_text="\nfive\n"), Edit(old_text="\n90\n", new_text="\nninety\n")], "n.txt")
