@@ -28,7 +28,10 @@ class Stretch:
 
 
 def encoding_of(head: bytes) -> str:
-    """Return the encoding that a byte-order mark names: `utf-8` (also without a mark), `utf-16-le` or `utf-16-be`."""
+    """Return the encoding that a byte-order mark names: `utf-8` (also without a mark), `utf-16-le` or `utf-16-be`.
+
+    UTF-32 is not told apart: its mark begins like that of `utf-16-le`, and ripgrep takes it for that too.
+    """
     if head.startswith(codecs.BOM_UTF16_LE):
         return "utf-16-le"
     return "utf-16-be" if head.startswith(codecs.BOM_UTF16_BE) else "utf-8"

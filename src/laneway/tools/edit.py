@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable
 from typing import Any, cast
@@ -106,9 +107,10 @@ def _load(workspace: Workspace, place: Place, check: Callable[[], None]) -> tupl
     if (size := state.st_size) > _MAX_BYTES:
         os.close(fd)
         raise ToolError(f"{place.shown} is {format_size(size)}; edit takes files up to {format_size(_MAX_BYTES)}: change it with bash (sed, python)")
-    data = read_all(fd, check)
+    data = read_all(fd, check, place.shown)
     if (encoding := encoding_of(data[:4])) != "utf-8":
-        raise ToolError(f"{place.shown} is {encoding.upper()} and edit works on UTF-8: convert it with bash (iconv), edit, and convert it back")
+        name = "UTF-32" if data.startswith(codecs.BOM_UTF32_LE) else encoding.upper()
+        raise ToolError(f"{place.shown} is {name} and edit works on UTF-8: convert it with bash (iconv), edit, and convert it back")
     return data.decode("utf-8", "surrogateescape"), state
 
 

@@ -12,7 +12,7 @@ from laneway.errors import ToolError
 from laneway.messages import ImageContent, TextContent
 from laneway.tools import _images
 from laneway.tools._arguments import as_object, at_least_one, required
-from laneway.tools._files import read_all
+from laneway.tools._files import read_all, readable
 from laneway.tools._lines import Stretch, encoding_of, read_stretch
 from laneway.tools._paths import Place, Workspace
 from laneway.tools._truncate import MAX_BYTES, MAX_LINES, format_size, printable, size_of, with_notices
@@ -24,6 +24,8 @@ __all__ = ["read_tool"]
 _ALIASES = {"file_path": "path", "filename": "path", "file": "path", "start_line": "offset"}
 _BINARY_HEAD = 8192
 _HINTS = (
+    (codecs.BOM_UTF32_LE, "It is UTF-32 text: iconv -f UTF-32 -t UTF-8 FILE prints it"),
+    (codecs.BOM_UTF32_BE, "It is UTF-32 text: iconv -f UTF-32 -t UTF-8 FILE prints it"),
     (b"%PDF", "It is a PDF: pdftotext FILE - prints its text"),
     (b"PK\x03\x04", "It is a zip archive (or an office document): unzip -l FILE lists what is in it"),
     (b"\x1f\x8b", "It is gzip data: zcat FILE prints it"),
@@ -71,18 +73,22 @@ def read_tool(
             place = workspace.existing(path)
             fd = workspace.open(place)
             try:
+                return look(place, fd, stop)
+            finally:
+                os.close(fd)
+
+        def look(place: Place, fd: int, stop: Stop) -> ToolResult:
+            with readable(place.shown):
                 head = os.pread(fd, _images.SNIFF_BYTES, 0) if hasattr(os, "pread") else _head(fd)
                 kind = _images.sniff(head)
                 if kind is not None:
                     return _picture(place, os.dup(fd), kind, stop, images)
                 encoding = encoding_of(head)
-                if encoding == "utf-8" and b"\0" in head[:_BINARY_HEAD]:
+                if head.startswith(codecs.BOM_UTF32_LE) or (encoding == "utf-8" and b"\0" in head[:_BINARY_HEAD]):
                     raise ToolError(_binary(place, head, os.fstat(fd).st_size))
                 stretch = read_stretch(fd, encoding, first, min(limit, max_lines), max_bytes, stop.check)
                 bom = 3 if head.startswith(codecs.BOM_UTF8) and first == 1 else 0
-                return _Report(place, first, stretch, encoding, bom, max_bytes, limit if limit < max_lines else None).result()
-            finally:
-                os.close(fd)
+            return _Report(place, first, stretch, encoding, bom, max_bytes, limit if limit < max_lines else None).result()
 
         return await in_thread(work, signal, aborted=f"Reading {printable(path)} was aborted")
 
@@ -145,7 +151,8 @@ class _Report:
         go_on = f"Use offset={last + 1} to continue"
         if stopped_by == "lines" and self.limit is not None:
             more = self.stretch.total_lines - last
-            return f"{more if self.stretch.counted_all else f'More than {more}'} more lines in the file. {go_on}"
+            lines = "line" if more == 1 and self.stretch.counted_all else "lines"
+            return f"{more if self.stretch.counted_all else f'More than {more}'} more {lines} in the file. {go_on}"
         why = f" ({format_size(self.max_bytes)} limit)" if stopped_by == "bytes" else ""
         return f"Showing lines {self.first}-{last} of {total}{why}. {go_on}"
 
@@ -185,7 +192,7 @@ def _picture(place: Place, fd: int, kind: _images.ImageType, stop: Stop, show: b
         why = "pictures are turned off" if not show else "too large to show: make a smaller copy"
         return text_result(f"{place.shown} is a {kind} picture ({format_size(size)}); {why}", details=details)
     os.lseek(fd, 0, os.SEEK_SET)
-    picture = _images.prepare(read_all(fd, stop.check), kind, stop.check)
+    picture = _images.prepare(read_all(fd, stop.check, place.shown), kind, stop.check)
     if isinstance(picture, str):
         return text_result(f"{place.shown}: {picture}", details=details)
     note = f"Read image {place.shown} [{picture.mime_type}]" + (f"\n[{picture.note}]" if picture.note else "")

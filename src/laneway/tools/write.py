@@ -105,7 +105,7 @@ def _has_content(workspace: Workspace, place: Place, data: bytes, stop: Stop) ->
     found = status(workspace, place)
     if found is None or found.st_size != len(data):
         return False
-    return hashlib.sha256(read_all(workspace.open(place), stop.check)).digest() == hashlib.sha256(data).digest()
+    return hashlib.sha256(read_all(workspace.open(place), stop.check, place.shown)).digest() == hashlib.sha256(data).digest()
 
 
 def _before(workspace: Workspace, place: Place) -> str | None:
@@ -113,5 +113,5 @@ def _before(workspace: Workspace, place: Place) -> str | None:
     found = status(workspace, place)
     if found is None or found.st_size > _DIFF_BYTES:
         return None
-    data = read_all(workspace.open(place), lambda: None)
+    data = read_all(workspace.open(place), lambda: None, place.shown)
     return None if b"\0" in data else data.decode("utf-8", "replace")

@@ -105,14 +105,30 @@ async def test_a_file_that_another_program_changes_meanwhile_is_not_overwritten(
     file.write_text("old\n")
     original = _files.read_all
 
-    def read_then_change(fd: int, check: Callable[[], None]) -> bytes:
-        data = original(fd, check)
+    def read_then_change(fd: int, check: Callable[[], None], shown: str) -> bytes:
+        data = original(fd, check, shown)
         file.write_text("theirs, and longer\n")
         return data
 
     monkeypatch.setattr("laneway.tools.edit.read_all", read_then_change)
     assert "changed by another program" in str(await fails(edit_tool(tmp_path), path="a.txt", edits=[{"old_text": "old", "new_text": "new"}]))
     assert file.read_text() == "theirs, and longer\n"
+
+
+async def test_a_change_that_comes_while_the_new_content_is_forced_to_disk_is_not_lost(tmp_path: Path, fails: Run, monkeypatch: pytest.MonkeyPatch):
+    """B115: forcing it to disk takes long enough for another program to write; the last look is right before the rename."""
+    file = tmp_path / "a.txt"
+    file.write_text("old\n")
+    force = os.fsync
+
+    def force_then_change(fd: int) -> None:
+        force(fd)
+        file.write_text("theirs, and longer\n")
+
+    monkeypatch.setattr(_files.os, "fsync", force_then_change)
+    assert "changed by another program" in str(await fails(edit_tool(tmp_path), path="a.txt", edits=[{"old_text": "old", "new_text": "new"}]))
+    assert file.read_text() == "theirs, and longer\n"
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 async def test_parallel_edits_of_one_file_by_three_names_are_all_made(tmp_path: Path, call: Run):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from laneway.abort import AbortController
 from laneway.errors import ToolError
-from laneway.tools import read_tool
+from laneway.tools import edit_tool, read_tool
 from laneway.tools._lines import read_stretch
 
 Run = Callable[..., Awaitable[Any]]
@@ -81,7 +81,7 @@ async def test_an_offset_past_the_end_is_an_error_with_the_number_of_lines(tmp_p
     """A trailing newline does not count as a line; offsets below one mean one."""
     (tmp_path / "a.txt").write_text("a\nb\n")
     assert "offset 3 is past the end of a.txt, which has 2 lines" in str(await fails(read_tool(tmp_path), path="a.txt", offset=3))
-    assert await ask(read_tool(tmp_path), path="a.txt", offset=0, limit=-1) == "a\n\n[1 more lines in the file. Use offset=2 to continue]"
+    assert await ask(read_tool(tmp_path), path="a.txt", offset=0, limit=-1) == "a\n\n[1 more line in the file. Use offset=2 to continue]"
 
 
 async def test_an_empty_file_says_so(tmp_path: Path, ask: Run, fails: Run):
@@ -258,3 +258,17 @@ def test_a_stretch_is_the_lines_that_fit(text: str, first: int, max_lines: int, 
 def test_reading_again_after_a_crash_is_safe():
     """It changes nothing."""
     assert read_tool().replay == "safe"
+
+
+async def test_a_file_that_breaks_while_it_is_read_is_named(tmp_path: Path, fails: Run):
+    """A failing disk, a network drive that left: here the kernel's own view of memory, which opens and cannot be read at its beginning."""
+    assert str(await fails(read_tool(tmp_path), path="/proc/self/mem")).startswith("Cannot read /proc/self/mem: input/output error [EIO]")
+
+
+async def test_utf_32_is_not_taken_for_utf_16(tmp_path: Path, fails: Run):
+    """Its mark begins with that of UTF-16, and read as that every second character is a hole."""
+    (tmp_path / "a.txt").write_text("hello", encoding="utf-32-le")
+    data = b"\xff\xfe\0\0" + (tmp_path / "a.txt").read_bytes()
+    (tmp_path / "a.txt").write_bytes(data)
+    assert "iconv -f UTF-32" in str(await fails(read_tool(tmp_path), path="a.txt"))
+    assert "is UTF-32 and edit works on UTF-8" in str(await fails(edit_tool(tmp_path), path="a.txt", edits=[{"old_text": "h", "new_text": "j"}]))

@@ -82,6 +82,76 @@ async def test_a_read_only_file_is_not_replaced(tmp_path: Path, fails: Run, monk
     assert file.read_text() == "old"
 
 
+async def test_extended_attributes_are_kept(tmp_path: Path, ask: Run):
+    """B115: access lists are among them, and without one the group would get what its mask allowed."""
+    file = tmp_path / "a"
+    file.write_text("old")
+    try:
+        os.setxattr(file, "user.origin", b"here")
+    except (OSError, AttributeError):
+        pytest.skip("files have no extended attributes here")
+    await ask(write_tool(tmp_path), path="a", content="new")
+    assert (file.read_text(), os.getxattr(file, "user.origin")) == ("new", b"here")
+
+
+async def test_an_attribute_that_cannot_be_kept_has_the_file_rewritten_in_place(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch):
+    """B115: like an owner that cannot be kept."""
+    file = tmp_path / "a"
+    file.write_text("old")
+    inode = file.stat().st_ino
+
+    def refuse(*_: object) -> list[str]:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(_files.os, "listxattr", refuse, raising=False)
+    await ask(write_tool(tmp_path), path="a", content="new")
+    assert (file.read_text(), file.stat().st_ino) == ("new", inode)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+async def test_a_file_that_is_a_mount_is_rewritten_in_place(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch):
+    """Containers mount single files; nothing can be renamed over them."""
+    file = tmp_path / "a"
+    file.write_text("old")
+
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(_files.os, "replace", busy)
+    await ask(write_tool(tmp_path), path="a", content="new")
+    assert file.read_text() == "new"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+async def test_a_full_disk_leaves_a_file_with_two_names_as_it_was(tmp_path: Path, fails: Run, monkeypatch: pytest.MonkeyPatch):
+    """It is rewritten in place, so the space is taken before the old content is touched."""
+    (tmp_path / "a").write_text("old")
+    os.link(tmp_path / "a", tmp_path / "b")
+
+    def full(fd: int, start: int, size: int) -> None:
+        os.ftruncate(fd, size)  # part of it may have been given
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(_files.os, "posix_fallocate", full, raising=False)
+    assert "the disk is full [ENOSPC]" in str(await fails(write_tool(tmp_path), path="a", content="new content"))
+    assert (tmp_path / "b").read_text() == "old"
+
+
+async def test_a_read_only_file_system_is_called_that(tmp_path: Path, fails: Run, monkeypatch: pytest.MonkeyPatch):
+    """Changing permissions, which is the advice for a read-only file, would not help."""
+    (tmp_path / "a").write_text("old")
+    real = os.open
+
+    def read_only(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & os.O_WRONLY:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(_files.os, "access", lambda path, mode, **_: False)
+    monkeypatch.setattr(_files.os, "open", read_only)
+    assert "the file system is read-only [EROFS]" in str(await fails(write_tool(tmp_path), path="a", content="new"))
+
+
 async def test_places_that_take_no_file_are_explained(tmp_path: Path, fails: Run):
     """A directory, a pipe, a file as a directory, a name too long."""
     (tmp_path / "d").mkdir()
