@@ -2,7 +2,7 @@
 
 A path is relative to the tool's working directory; `~` and `file://` are understood, and a leading `@` (which models copy from chat) is
 dropped unless such a name exists. A file that should exist is also found when the name differs only in ways that nobody can see: Unicode
-spaces, composed or decomposed accents, curly quotes, undecodable bytes.
+spaces, composed or decomposed accents, curly quotes, undecodable bytes, control characters.
 
 A confined workspace touches nothing outside its root. What counts is the path with every link resolved, and the file is then opened from the
 root one component at a time without following links, so that a link planted in between leads nowhere.
@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from laneway.errors import ToolError
-from laneway.tools._truncate import printable
+from laneway.tools._truncate import one_line_name, printable
 
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
@@ -139,6 +139,8 @@ class Workspace:
             path = os.path.normpath(os.path.join(self.cwd, candidate))
             real = os.path.realpath(path)
             os.fsencode(real)
+        except OSError as error:  # a part of it was replaced while it was looked at, or cannot be looked at
+            raise ToolError(f"Cannot tell where {_shown(text)} leads: {describe(error)}") from error
         except UnicodeEncodeError:
             raise ToolError(f"The path {_shown(text)!r} has characters that no file name can have: check the spelling") from None
         if self.root is not None and not is_inside(real, self.root):
@@ -271,7 +273,7 @@ def _lookalike(path: str) -> str | None:
 
 def _looks(name: str) -> str:
     """Return what a reader sees of a file name."""
-    return unicodedata.normalize("NFKC", printable(name)).translate(_LOOKALIKES).strip()
+    return unicodedata.normalize("NFKC", one_line_name(name)).translate(_LOOKALIKES).strip()
 
 
 def _names(directory: str) -> Iterator[str]:

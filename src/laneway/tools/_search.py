@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from laneway.tools._globs import ANY_DEPTH, PathFilter
 from laneway.tools._ignore import DRAFT
 from laneway.tools._process import Control
-from laneway.tools._truncate import MAX_BYTES, printable, size_of
+from laneway.tools._truncate import MAX_BYTES, one_line_name, size_of
 
 LINE_LIMIT = 500  # characters shown of one line
 _BEFORE_MATCH = 150  # characters shown before the match in a shortened line
@@ -79,6 +79,7 @@ def ripgrep_command(program: str, query: Query, prefilter: str | None) -> list[s
         f"--glob=!{'*'.join(DRAFT)}",
         *([f"--ignore-file={prefilter}"] if prefilter else []),
         *(["--fixed-strings"] if query.literal else []),
+        *(["--text"] if query.file is not None else []),  # whoever names a file wants its matches, not the word that it is binary
         "--ignore-case" if query.ignore_case else "--case-sensitive",
         f"--context={query.context}",
         f"--regexp={query.pattern}",
@@ -150,6 +151,9 @@ class Collector:
             if stop < 0:
                 return
             at = stop + 1
+            if self._record.in_path:  # a name can have line breaks
+                self._record.add(b"\n")
+                continue
             record = self._record.finish()
             self._record = _PartialRecord()
             if record is not None:
@@ -191,7 +195,7 @@ class Collector:
         if self.findings.over_bytes:
             return
         mark = ":" if record.is_match else "-"
-        lines = [f"{printable(record.path)}{mark}{record.number}{mark} {record.text}"]
+        lines = [f"{one_line_name(record.path)}{mark}{record.number}{mark} {record.text}"]
         if self._query.context and self._last is not None and self._last != (record.path, record.number - 1):
             lines.insert(0, "--")
         size = sum(size_of(line) + 1 for line in lines)
@@ -214,6 +218,11 @@ class _PartialRecord:
         self._text = bytearray()
         self._from = 0  # where in the line `_text` begins
         self._length = 0  # of the line, as far as it has arrived
+
+    @property
+    def in_path(self) -> bool:
+        """Whether the end of the file's name has not arrived yet."""
+        return self._header is None and b"\0" not in self._head
 
     def add(self, piece: bytes) -> None:
         """Take the next part."""
@@ -243,7 +252,8 @@ class _PartialRecord:
         if match is None:
             self._header = (b"", 0, None)
             return
-        self._header = (match[1], int(match[2]), int(match[3]) if match[3] else None)
+        path = match[1].rpartition(b"\n./")[2]  # a separator or a message on a line of its own can have come before it
+        self._header = (path, int(match[2]), int(match[3]) if match[3] else None)
         self._from = max(0, (self._header[2] or 1) - 1 - 4 * _BEFORE_MATCH)
         self._grow(bytes(self._head[match.end() :]))
         self._head.clear()
@@ -258,17 +268,17 @@ class _PartialRecord:
     def _shown_text(self, column: int) -> tuple[str, bool]:
         """Return the text of the line, shortened around the byte `column` if it is long."""
         raw = bytes(self._text)
-        whole = self._length == len(raw)
-        if whole:
+        to_end = self._from + len(raw) == self._length
+        if to_end:
             raw = raw.removesuffix(b"\r")
         skipped = 0
         while self._from and skipped < len(raw) and raw[skipped] & 0xC0 == 0x80:
             skipped += 1
         text = raw[skipped:].decode("utf-8", "replace").replace("\0", "\ufffd").replace("\r", "\ufffd")
-        if whole and len(text) <= LINE_LIMIT:
+        if to_end and not self._from and len(text) <= LINE_LIMIT:
             return text, False
         at = len(raw[skipped : max(skipped, column - self._from)].decode("utf-8", "replace"))
         start = max(0, at - _BEFORE_MATCH) if at + LINE_LIMIT - _BEFORE_MATCH > LINE_LIMIT else 0
         left = "…" if start or self._from else ""
-        right = "…" if not whole or start + LINE_LIMIT < len(text) else ""
+        right = "…" if not to_end or start + LINE_LIMIT - len(left) < len(text) else ""
         return f"{left}{text[start : start + LINE_LIMIT - len(left) - len(right)]}{right}", True

@@ -5,11 +5,13 @@ Sizes are counted in UTF-8 bytes. A newline at the very end does not count as on
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 MAX_LINES = 2000
 MAX_BYTES = 50 * 1024
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(kw_only=True, frozen=True, slots=True)
@@ -46,6 +48,11 @@ def printable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def one_line_name(name: str) -> str:
+    """Return a file name as a list with one name a line shows it: printable, U+FFFD for each line break or other control character."""
+    return _CONTROLS.sub("\ufffd", printable(name))
 
 
 def size_of(text: str) -> int:

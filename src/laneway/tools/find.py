@@ -11,7 +11,7 @@ from laneway.tools._arguments import as_object, at_least_one, optional, required
 from laneway.tools._globs import PathFilter
 from laneway.tools._ignore import Walk
 from laneway.tools._paths import Workspace, is_inside
-from laneway.tools._truncate import MAX_BYTES, format_size, printable, size_of, with_notices
+from laneway.tools._truncate import MAX_BYTES, format_size, one_line_name, printable, size_of, with_notices
 from laneway.tools._work import Stop, in_thread
 from laneway.tools.base import AgentTool, ToolResult, UpdateFn, text_result
 
@@ -84,7 +84,7 @@ def _find(workspace: Workspace, pattern: str, path: str, limit: int, max_bytes: 
             more = True
             break
         count += 1
-        line = printable("/".join(entry.parts)) + ("/" if entry.is_directory else "")
+        line = one_line_name("/".join(entry.parts)) + ("/" if entry.is_directory else "")
         size += size_of(line) + 1
         over_bytes = over_bytes or size - 1 > max_bytes
         if not over_bytes:

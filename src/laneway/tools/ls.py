@@ -11,7 +11,7 @@ from laneway.abort import AbortSignal
 from laneway.tools._arguments import as_object, at_least_one, optional
 from laneway.tools._ignore import is_draft
 from laneway.tools._paths import Workspace
-from laneway.tools._truncate import MAX_BYTES, format_size, printable, size_of, with_notices
+from laneway.tools._truncate import MAX_BYTES, format_size, one_line_name, printable, size_of, with_notices
 from laneway.tools._work import Stop, in_thread
 from laneway.tools.base import AgentTool, ToolResult, UpdateFn, text_result
 
@@ -87,7 +87,7 @@ def _list(workspace: Workspace, path: str, limit: int, max_bytes: int, stop: Sto
         os.close(fd)
     lines: list[str] = []
     size = 0
-    for name in map(printable, shown):
+    for name in map(one_line_name, shown):
         size += size_of(name) + 1
         if size - 1 > max_bytes:
             break

@@ -296,3 +296,28 @@ def test_both_ways_to_search_give_the_same(tmp_path: Path, files: dict[str, tupl
         return (await grep_tool(root, backend=backend).execute("1", arguments, AbortController().signal, lambda partial: None)).content[0].text  # type: ignore[union-attr] - always text
 
     assert asyncio.run(search("python")) == asyncio.run(search("rg"))
+
+
+async def test_a_name_with_a_line_break_is_one_name(tmp_path: Path, ask: Run, backend: Any):
+    """B107: both halves of it, on one line, and a glob sees it whole."""
+    make(tmp_path, {"a\nb.txt": "x\nneedle\n", "c.txt": "needle\nx\n", "d/e\n--\nf.txt": "needle"})
+    tool = grep_tool(tmp_path, backend=backend)
+    expected = ["a\ufffdb.txt-1- x", "a\ufffdb.txt:2: needle", "--", "c.txt:1: needle", "c.txt-2- x", "--", "d/e\ufffd--\ufffdf.txt:1: needle"]
+    assert (await ask(tool, pattern="needle", context=1)).split("\n") == expected
+    assert await ask(tool, pattern="needle", glob="a?b.*") == "a\ufffdb.txt:2: needle"
+
+
+async def test_a_binary_file_that_is_named_is_searched(tmp_path: Path, ask: Run, backend: Any):
+    """B106: "no matches" would not be true; in a directory binary files are passed over."""
+    make(tmp_path, {"data.bin": b"first match\nmatch \0 two\n"})
+    tool = grep_tool(tmp_path, backend=backend)
+    assert await ask(tool, pattern="match", path="data.bin") == "data.bin:1: first match\ndata.bin:2: match \ufffd two"
+    assert await ask(tool, pattern="match") == "No matches found"
+
+
+async def test_the_end_of_a_long_line_is_not_marked_as_cut(tmp_path: Path, ask: Run, backend: Any):
+    """B106: nothing was left out there, and a Windows line end is none of the line."""
+    make(tmp_path, {"long.txt": b"x" * 2000 + b"needle" + b"y" * 20 + b"\r\n"})
+    first = (await ask(grep_tool(tmp_path, backend=backend), pattern="needle")).split("\n")[0]
+    assert first.startswith("long.txt:1: …x")
+    assert first.endswith("xneedle" + "y" * 20)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from laneway.tools import ls_tool
+from laneway.tools import find_tool, ls_tool, read_tool
 
 Run = Callable[..., Awaitable[Any]]
 
@@ -60,3 +60,12 @@ async def test_a_confined_listing_stays_inside(tmp_path: Path, fails: Run, ask: 
     tool = ls_tool(tmp_path / "app", confine=True)
     assert await ask(tool) == "up/"
     assert "outside" in str(await fails(tool, path="up"))
+
+
+async def test_a_name_with_a_line_break_is_one_line(tmp_path: Path, ask: Run):
+    """B107: a name must not look like two entries or like a notice; what is shown leads back to the file."""
+    (tmp_path / "a\nb\x1b[31m.txt").write_text("found")
+    shown = await ask(ls_tool(tmp_path))
+    assert shown == "a\ufffdb\ufffd[31m.txt"
+    assert await ask(find_tool(tmp_path), pattern="*.txt") == shown
+    assert await ask(read_tool(tmp_path), path=shown) == "found"
