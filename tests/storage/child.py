@@ -105,6 +105,31 @@ async def fork(open_: Callable[[str], Awaitable[Storage]], target: str) -> None:
     await heard()
 
 
+async def inherit(open_: Callable[[str], Awaitable[Storage]], target: str) -> None:
+    """Open, fork a child that uses what is open, say how that went, and go on."""
+    storage = await open_(target)
+    await storage.commit(numbered_commit(0))
+    if (child := os.fork()) == 0:
+        asyncio.run(use_inherited(storage))
+        os._exit(0)
+    await asyncio.to_thread(os.waitpid, child, 0)
+    await storage.commit(numbered_commit(1))
+    await storage.close()
+    say("closed")
+
+
+async def use_inherited(storage: Storage) -> None:
+    """Try to write to a parent's session, and leave it."""
+    try:
+        async with asyncio.timeout(10):
+            await storage.commit(numbered_commit(9))
+            say("committed")
+    except (StorageError, TimeoutError) as error:
+        say(type(error).__name__)
+    await storage.close()
+    say("left")
+
+
 def nursery() -> None:
     """For every line, fork a child that does what the command line says, to the session the line names; say when it has died."""
     importlib.import_module("psycopg")  # once, not in every child

@@ -14,13 +14,15 @@ Fault = Literal["lose_request", "lose_reply", "delay_request"]
 class Proxy:
     """Passes bytes between clients and the server's Unix socket.
 
-    `fault` strikes the next message that calls `commit_writes`, and the line dies with it: "lose_request" never reaches the server,
-    "lose_reply" is carried out and its answer is lost, "delay_request" reaches the server only when `deliver` is set, long after
-    the client has been cut off. While `refusing`, new connections are cut off at once. While `holding` is clear, replies wait.
+    `fault` strikes the next message that calls `commit_writes`, or has what `strikes` says in it, and the line dies with it:
+    "lose_request" never reaches the server, "lose_reply" is carried out and its answer is lost, "delay_request" reaches the server only
+    when `deliver` is set, long after the client has been cut off. While `refusing`, new connections are cut off at once. While
+    `holding` is clear, replies wait.
     """
 
     def __init__(self, socket_path: str) -> None:
         self.fault: Fault | None = None
+        self.strikes = b"commit_writes"
         self.refusing = False
         self.holding = asyncio.Event()
         self.holding.set()
@@ -60,7 +62,7 @@ class Proxy:
     async def _forth(self, reader: asyncio.StreamReader, server: asyncio.StreamWriter, client: asyncio.StreamWriter) -> None:
         prepared: set[bytes] = set()
         while data := await reader.read(1 << 20):
-            is_commit = b"commit_writes" in data or any(name in data for name in prepared)
+            is_commit = self.strikes in data or (self.strikes == b"commit_writes" and any(name in data for name in prepared))
             if b"commit_writes" in data:
                 prepared.update(re.findall(rb"P(?:....)(_pg3_\d+)\0SELECT commit_writes", data, re.DOTALL))
             fault = self.fault if is_commit else None

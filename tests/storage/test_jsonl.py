@@ -1,7 +1,5 @@
 """The JSONL store: its text, torn tails, damaged files, and failures of the disk."""
 
-
-
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """Compaction of a JSONL session: what is dead goes, what lives stays byte for byte, and a failure costs nothing."""
 
-
-
 from __future__ import annotations
 
 import itertools

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from laneway.errors import MissingExtra, SessionExists, SessionNotFound, StorageClosed, StorageCorruption, StorageError, StorageVersionError
 from laneway.storage import _postgres_migrate
 from laneway.storage._postgres_branch import MAX_COPIED
-from laneway.storage.base import BranchScan, CompactionEntry, EntryScan, InsertEntry, InsertUsage, SetValue, UsageRow, UsageScan, Write
+from laneway.storage.base import BranchScan, CompactionEntry, CustomEntry, EntryScan, InsertEntry, InsertUsage, SetValue, UsageRow, UsageScan, Write
 from laneway.storage.postgres import PostgresPool, PostgresStorage
 from laneway.testing._storage_rows import entry, everything, tokens
 from storage.child import numbered_commit
@@ -139,6 +140,67 @@ async def test_a_storage_has_its_own_pool_when_given_a_connection_string(postgre
     assert repr(storage).endswith(", closed>")
     with pytest.raises(StorageClosed):
         await storage.pool.fetch("SELECT 1")
+
+
+@pytest.mark.parametrize("setting", ["standard_conforming_strings = off", "client_encoding = 'SQL_ASCII'", "bytea_output = 'escape'"])
+async def test_what_a_role_is_set_to_changes_no_byte(postgres_dsn: str, schema: str, setting: str) -> None:
+    """Issue: a database that is kept compatible with an old program stores and returns what was given, as any other."""
+    text = "\\x00 \\\\ ' \" \0 é漢"
+    async with a_role_with(postgres_dsn, setting) as dsn:
+        storage = await PostgresStorage.open(dsn, "s1", schema=schema)
+        for i in range(8):  # the server prepares a statement that comes often
+            await storage.commit([SetValue("n\\é", f"k{i}", {"t": text}), entry(f"e{i}")])
+        assert [v.value for v in await storage.scan_values("n\\é")] == [{"t": text}] * 8
+        assert list(await storage.get_entries([f"e{i}" for i in range(8)])) == [f"e{i}" for i in range(8)]
+        await storage.close()
+
+
+async def test_commits_and_renewals_wait_for_each_other_whatever_the_isolation(postgres_dsn: str, schema: str) -> None:
+    """B82: a role whose transactions are "repeatable read" would have one of the two refused when they meet."""
+    async with a_role_with(postgres_dsn, "default_transaction_isolation = 'repeatable read'") as dsn:
+        pool = await PostgresPool.open(dsn, schema=schema)
+        assert await pool.fetch("SHOW transaction_isolation") == [("read committed",)]
+        seen: list[str] = []
+        pool.renewals.post(lambda connection: seen.append(connection.execute("SHOW transaction_isolation").fetchall()[0][0]), "a look")
+        await pool.close()
+        assert seen == ["read committed"]
+
+
+@contextlib.asynccontextmanager
+async def a_role_with(dsn: str, setting: str) -> AsyncIterator[str]:
+    """Make a role with a setting of its own; yield how to connect as it."""
+    role = f"role_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
+        connection.execute(f"ALTER ROLE {role} SET {setting}".encode())
+        yield psycopg.conninfo.make_conninfo(dsn, user=role)
+        connection.execute(f"DROP OWNED BY {role} CASCADE".encode())
+        connection.execute(f"DROP ROLE {role}".encode())
+
+
+async def test_any_positive_limit_and_any_cursor_will_do(storage: PostgresStorage) -> None:
+    """S-10, S-12: also one that is larger than what the server counts to."""
+    await storage.commit([entry("a"), entry("b", "a")])
+    huge = 2**70
+    assert len(await storage.scan_branch(BranchScan(start="b", limit=huge))) == 2
+    assert len(await storage.scan_branch(BranchScan(start="b", cursor=huge))) == 2
+    assert await storage.scan_branch(BranchScan(start="b", cursor=huge, order="oldest_first")) == []
+    assert len(await storage.scan_entries(EntryScan(limit=huge))) == 2
+    assert await storage.scan_usage(UsageScan(limit=huge)) == []
+
+
+async def test_entries_of_the_empty_custom_type_are_found(storage: PostgresStorage) -> None:
+    """S-15: it is a type like any other."""
+    await storage.commit([entry("a"), InsertEntry(CustomEntry(id="c", parent_id="a", custom_type=""))])
+    assert [e.id for e in await storage.scan_entries(EntryScan(custom_type=""))] == ["c"]
+    assert [e.id for e in await storage.scan_branch(BranchScan(start="c", custom_type=""))] == ["c"]
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 64, "é" * 32])
+async def test_a_schema_name_that_the_server_would_refuse_or_cut_is_refused(postgres_dsn: str, name: str) -> None:
+    """B88: under a cut name two schemas could be one."""
+    with pytest.raises(ValueError, match="63 bytes"):
+        await PostgresPool.open(postgres_dsn, schema=name)
 
 
 async def test_a_schema_may_have_any_name(postgres_dsn: str) -> None:
@@ -373,6 +435,15 @@ async def test_tables_that_are_not_ours_are_left_alone(postgres: Any, schema: st
             await PostgresPool.open(postgres.dsn, schema=schema)
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
     assert tables == [("entries",)]
+
+
+async def test_a_version_that_is_not_ours_is_refused(postgres: Any, schema: str) -> None:
+    """B88: another program's `storage_version` is no number of ours."""
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.storage_version (version text)".encode())
+        connection.execute(f"INSERT INTO {schema}.storage_version VALUES ('v2')".encode())
+    with pytest.raises(StorageCorruption, match="not laneway's"):
+        await PostgresPool.open(postgres.dsn, schema=schema)
 
 
 async def test_migrations_are_numbered_without_a_gap() -> None:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from laneway.errors import CommitUnknown, LeaseLost, StorageClosed, StorageError
+from laneway.storage.base import Content, EntryScan
 from laneway.storage.postgres import PostgresPool, PostgresStorage
 from storage.child import numbered_commit
 from storage.children import committed_by_child
@@ -118,6 +119,92 @@ async def test_a_line_that_breaks_again_and_again(postgres_dsn: str, schema: str
         proxy.fault = None
         await storage.commit(numbered_commit(1))
         assert await committed_by_child(storage) == 2
+
+
+@pytest.mark.parametrize("fault", ["lose_request", "lose_reply"])
+@pytest.mark.parametrize("upkeep", ["repair", "rewrite"])
+async def test_upkeep_survives_a_line_that_breaks_at_its_end(postgres_dsn: str, schema: str, upkeep: str, fault: Fault) -> None:
+    """Issue: whether the server has made it or not, it is made once more on a new line, and what follows is numbered on."""
+    async with through_proxy(postgres_dsn, schema, 10) as (proxy, storage):
+        await storage.commit(numbered_commit(1))
+        proxy.strikes, proxy.fault = b"COMMIT", fault
+        await (storage.repair() if upkeep == "repair" else storage.rewrite(await content_of(storage)))
+        assert proxy.struck.is_set()
+        assert (await storage.commit(numbered_commit(2))).first_seq == 7
+        assert await committed_by_child(storage) == 3
+
+
+@pytest.mark.parametrize("upkeep", ["repair", "rewrite"])
+async def test_upkeep_that_cannot_be_settled_is_unknown_and_read_back_later(postgres_dsn: str, schema: str, upkeep: str) -> None:
+    """Issue: the server goes away for good at the end of it; the next call finds out how far the session has come."""
+    async with through_proxy(postgres_dsn, schema, 0.3) as (proxy, storage):
+        content = await content_of(storage)
+        proxy.strikes, proxy.fault, proxy.refusing = b"COMMIT", "lose_reply", True
+        with pytest.raises(CommitUnknown):
+            await (storage.repair() if upkeep == "repair" else storage.rewrite(content))
+        proxy.refusing = False
+        assert (await storage.commit(numbered_commit(1))).first_seq == 4
+        assert await committed_by_child(storage) == 2
+
+
+async def content_of(storage: PostgresStorage) -> Content:
+    """Everything that a session holds, as a rewrite takes it."""
+    values = await storage.read_values()
+    return Content(entries=await storage.scan_entries(EntryScan()), usage=[], cells=values.cells, lists=values.lists)
+
+
+@pytest.mark.parametrize("what", ["commit", "read", "repair", "rewrite"])
+async def test_connections_that_the_server_has_ended_cost_nothing(postgres_dsn: str, schema: str, what: str) -> None:
+    """Issue: an administrator, or a limit on idle connections, has cut them all; whatever is asked for next is done on a new one."""
+    storage = await PostgresStorage.open(postgres_dsn, "s1", schema=schema)
+    await storage.commit(numbered_commit(0))
+    content = await content_of(storage)
+    with psycopg.connect(postgres_dsn, autocommit=True) as administrator:
+        administrator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'laneway'")
+    match what:
+        case "commit":
+            await storage.commit([])
+        case "read":
+            await storage.get_stats()
+        case "repair":
+            await storage.repair()
+        case _:
+            await storage.rewrite(content)
+    await storage.commit(numbered_commit(1))
+    assert await committed_by_child(storage) == 2
+    await storage.close()
+
+
+async def test_a_line_that_breaks_before_it_is_ready(postgres_dsn: str, schema: str) -> None:
+    """Issue: the server goes away between the greeting and the first statement; that is a lost connection like any other."""
+    async with through_proxy(postgres_dsn, schema, 10) as (proxy, storage):
+        proxy.strikes = b"set_config"
+        for call in (storage.get_stats, lambda: storage.commit(numbered_commit(1))):
+            await storage.pool.drop_idle()
+            proxy.struck.clear()
+            proxy.fault = "lose_request"
+            await call()
+            assert proxy.struck.is_set()
+        proxy.fault = "lose_request"
+        with pytest.raises(StorageError, match="lost"):
+            await storage.pool.connect()
+        assert await committed_by_child(storage) == 2
+
+
+async def test_a_renewal_that_comes_after_the_close_is_no_loss(postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+    """S-26: a heartbeat was on its way when the lease was given back; nobody is told that the session was taken over."""
+    pool = await PostgresPool.open(postgres_dsn, schema=schema)
+    told: list[LeaseLost] = []
+    for end in ("close", "erase"):
+        storage = await PostgresStorage.open(pool, "s1")
+        storage.on_lost(told.append)
+        await (storage.close() if end == "close" else storage.erase())
+        assert storage._writer is not None
+        with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+            storage._writer.lease._renew(connection)  # what the thread of the renewals does
+    assert told == []
+    assert "no longer write" not in caplog.text
+    await pool.close()
 
 
 async def _strike(proxy: Proxy) -> None:

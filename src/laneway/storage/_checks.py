@@ -94,6 +94,11 @@ def _positive(limit: object) -> int:
     return min(limit, MAX_SEQ)
 
 
+def scan_limit(limit: int | None) -> int | None:
+    """Return the limit of a scan, clamped to what a database counts to, so that any positive whole number will do."""
+    return None if limit is None else _positive(limit)
+
+
 def seq_order(order: str) -> SeqOrder:
     """Return "asc" or "desc"; anything else is a `ValueError`."""
     if order == "asc" or order == "desc":

@@ -20,11 +20,11 @@ class Heartbeats:
     A beat must be short and must not raise: it hands the work on to whatever thread does it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_key: int = 0) -> None:
         self._changed = threading.Condition()
         self._beats: dict[int, tuple[float, weakref.WeakMethod[Callable[[], object]]]] = {}  # key → interval, what to call
         self._due: list[tuple[float, int]] = []  # a heap of times and keys
-        self._next_key = 0
+        self._next_key = first_key
         self._thread: threading.Thread | None = None
 
     def add(self, beat: Callable[[], object], interval: float) -> int:
@@ -39,6 +39,11 @@ class Heartbeats:
                 self._thread.start()
             self._changed.notify()
             return key
+
+    @property
+    def next_key(self) -> int:
+        """Above every key that was given."""
+        return self._next_key
 
     def remove(self, key: int) -> None:
         """Stop calling it."""
@@ -84,7 +89,8 @@ def heartbeats() -> Heartbeats:
 
 def _forget_the_parents_thread() -> None:
     global _heartbeats
-    _heartbeats = Heartbeats()  # a forked child has none of its parent's threads
+    # A forked child has none of its parent's threads. What it inherited and closes must not stop a beat of its own.
+    _heartbeats = Heartbeats(_heartbeats.next_key)
 
 
 if hasattr(os, "register_at_fork"):

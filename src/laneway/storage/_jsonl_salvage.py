@@ -43,7 +43,7 @@ def salvage(path: Path) -> Salvage:
         StorageCorruption: its first line is no header, so nobody knows what it is; it was left alone.
         StorageError: the copy or the new file cannot be written; it was left alone.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     if not path.exists():
         raise SessionNotFound(f"there is no session file {path}")
     lock = FileLock.acquire(path)

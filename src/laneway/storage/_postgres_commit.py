@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, structs
 
@@ -20,6 +20,9 @@ from laneway.storage._postgres_repair import rebuild
 from laneway.storage._postgres_rewrite import replace
 from laneway.storage._rewrite import NewContent
 from laneway.storage.base import CommitResult, Content, DeleteList, DeleteValue
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
 
 _KNOWN_PLACES: Final = 4096
 _TRIES: Final = 3
@@ -65,11 +68,12 @@ class Writer:
         self._position = position
         self._places: OrderedDict[str, branch.Place] = OrderedDict()  # of the entries written last; never wrong, seldom complete
         self._unknown: _Prepared | None = None
+        self._astray = False
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the last commit failed without our knowing what became of it."""
-        return self._unknown is not None
+        """Whether the last write failed without our knowing what became of it."""
+        return self._unknown is not None or self._astray
 
     async def commit(self, commit: EncodedCommit) -> CommitResult:
         """See `PostgresStorage.commit`."""
@@ -114,11 +118,11 @@ class Writer:
 
     async def settle(self) -> None:
         """Find out what became of a commit that failed with `CommitUnknown`, and go on from there."""
-        if self._unknown is not None:
+        if self.in_doubt:
             await self._settle(self._pool.reconnect_timeout, None)
 
     async def _settle(self, within: float, cause: BaseException | None) -> bool:
-        unknown = self._unknown
+        unknown, self._astray = self._unknown, True
         try:
             position = await self.lease.raise_fence(within)
         except StorageError as error:
@@ -126,10 +130,10 @@ class Writer:
                 "the connection to Postgres was lost during a commit and could not be made again in time: whether the commit happened is not "
                 f"known; the next call to this storage finds out ({error})"
             ) from cause or error
-        self._unknown = None
-        if position is None or unknown is None:
+        self._unknown, self._astray = None, False
+        if position is None:
             raise LeaseLost(f"{self.lease.lost}; whether the last commit happened is not known")
-        if position.next_seq == unknown.after.next_seq:
+        if unknown is not None and position.next_seq == unknown.after.next_seq:
             self._accept(unknown)
             return True
         self._position = position
@@ -181,47 +185,45 @@ class Writer:
     async def repair(self) -> None:
         """Make the branch index anew from the entries, in one transaction."""
         await self.settle()
-        self._check_lease()
-        try:
-            async with self._pool.connection() as connection, connection.transaction():
-                next_segment = await rebuild(connection, self.lease.session_key, self.lease.fence)
-        except ConnectionLost:
-            position = await self.lease.raise_fence(self._pool.reconnect_timeout)
-            if position is not None:
-                self._position = position
-            raise
-        finally:
-            self._places.clear()
-        if next_segment is None:
-            raise await self.lease.note_loss()
+        next_segment = await self._transact(lambda connection: rebuild(connection, self.lease.session_key, self.lease.fence))
         self._position = structs.replace(self._position, next_segment=next_segment)
 
     async def rewrite(self, content: Content) -> None:
         """Replace everything, in one transaction."""
         await self.settle()
-        self._check_lease()
         new = NewContent(content, next_seq=self._position.next_seq)
-        try:
-            async with self._pool.connection() as connection, connection.transaction():
-                next_segment = await replace(connection, self.lease.session_key, self.lease.fence, new)
-        except ConnectionLost:
-            position = await self.lease.raise_fence(self._pool.reconnect_timeout)
-            if position is not None:
-                self._position = position
-            raise
-        finally:
-            self._places.clear()
-        if next_segment is None:
-            raise await self.lease.note_loss()
+        next_segment = await self._transact(lambda connection: replace(connection, self.lease.session_key, self.lease.fence, new))
         self._position = Position(new.rows.next_seq, next_segment, new.rows.stats)
+
+    async def _transact(self, work: Callable[[AsyncConnection[Any]], Awaitable[int | None]]) -> int:
+        """Do in one transaction what may be done twice, and again if the line breaks; return the next segment's number."""
+        self._check_lease()
+        deadline = time.monotonic() + self._pool.reconnect_timeout
+        for _ in range(_TRIES):
+            try:
+                async with self._pool.transaction(deadline) as connection:
+                    next_segment = await work(connection)
+            except ConnectionLost as error:
+                await self._pool.drop_idle()
+                await self._settle(max(0.0, deadline - time.monotonic()), error)
+                continue
+            finally:
+                self._places.clear()
+            if next_segment is None:
+                raise await self.lease.note_loss()
+            return next_segment
+        raise StorageError(f"nothing was changed: the connection to Postgres broke {_TRIES} times meanwhile")
 
     async def erase(self) -> None:
         """Delete the session."""
         await self.settle()
         self._check_lease()
-        if not (await self._pool.fetch(_ERASE, (self.lease.session_key, self.lease.fence)))[0][0]:
+        if not await self.lease.end_with(self._erase):
             raise await self.lease.note_loss()
         self.lease.loss.error = LeaseLost("the session was erased")  # by us: there is nobody to tell
+
+    async def _erase(self) -> bool:
+        return (await self._pool.fetch(_ERASE, (self.lease.session_key, self.lease.fence)))[0][0]
 
 
 def _place(segment: int, seq: int, is_tip: bool, compaction_segment: int | None, compaction_seq: int, after: int | None) -> branch.Place:

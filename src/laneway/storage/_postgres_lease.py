@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -76,6 +76,7 @@ class Lease:
         self._session_id = session_id
         self._owner = owner
         self._renewals: Renewals | None = None
+        self._ended = False  # by ourselves
         self._beat_key: int | None = None
 
     @property
@@ -166,8 +167,19 @@ class Lease:
         """Give the lease up, if it is still ours. A successor's is not touched."""
         if self._beat_key is not None:
             heartbeats().remove(self._beat_key)
+        self._ended = True
         if self.lost is None:
             await self._give_back()
+
+    async def end_with(self, ending: Callable[[], Awaitable[bool]]) -> bool:
+        """Do what ends the session for good and return whether it did; a renewal that comes too late for it is no loss to tell of."""
+        self._ended = True
+        try:
+            self._ended = await ending()
+        except BaseException:
+            self._ended = False
+            raise
+        return self._ended
 
     async def _give_back(self) -> None:
         try:
@@ -184,7 +196,7 @@ class Lease:
         schema = quoted(self._pool.schema)
         # By owner, not by fence: the event loop may be raising that at this very moment.
         row = connection.execute(_RENEW.format(schema).encode(), (self.life, self.session_key, self._owner)).fetchone()
-        if row is None and self.lost is None:
+        if row is None and self.lost is None and not self._ended:
             lost = self._taken_over(connection.execute(_HOLDER_IN.format(schema).encode(), (self._session_id,)).fetchall())
             _log.warning("%s", lost)
             self.loss.note(lost)

@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from laneway.errors import StorageVersionError
+from laneway.errors import StorageCorruption, StorageVersionError
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -48,7 +48,10 @@ async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
 async def _stored_version(connection: AsyncConnection[Any], schema: str) -> int:
     if not await _one(connection, "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'storage_version'", schema):
         return 0
-    return int(await _one(connection, "SELECT version FROM storage_version") or 0)
+    version = await _one(connection, "SELECT version FROM storage_version")
+    if version is not None and not isinstance(version, int):
+        raise StorageCorruption(f"Postgres schema {schema!r} has a table storage_version that is not laneway's: choose another schema")
+    return version or 0
 
 
 async def _one(connection: AsyncConnection[Any], query: str, *parameters: Any) -> Any:

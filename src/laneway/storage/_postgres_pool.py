@@ -7,12 +7,13 @@ So a lost connection costs nothing but a new one, and a thousand idle sessions n
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from laneway.errors import MissingExtra, StorageClosed, StorageError
+from laneway.errors import LeaseLost, MissingExtra, StorageClosed, StorageError
 from laneway.storage import _postgres_migrate as migrate
 from laneway.storage._postgres_renew import Renewals
 
@@ -30,7 +31,13 @@ _SETTINGS = {
     "enable_hashagg": "off",
     # The statements are tiny; compiling them would cost more than running them.
     "jit": "off",
+    # What a server, a database or a role may have set to something under which bytes would be stored wrongly, or a commit and a
+    # renewal that meet would refuse each other instead of waiting.
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read committed",
 }
+_APPLY = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting(name, value)"
+_LONGEST_NAME = 63  # bytes; Postgres cuts longer ones
 _KEEPALIVE: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -65,6 +72,7 @@ class PostgresPool:
         self.dsn = dsn
         self.schema = schema
         self.reconnect_timeout = reconnect_timeout
+        self._process = os.getpid()
         self._slots = asyncio.Semaphore(max_size)
         self._idle: list[AsyncConnection[Any]] = []
         self._renewals: Renewals | None = None
@@ -81,6 +89,8 @@ class PostgresPool:
         """
         if max_size < 1:
             raise ValueError(f"max_size must be at least 1, not {max_size}")
+        if not schema or "\0" in schema or len(schema.encode("utf-8", "surrogatepass")) > _LONGEST_NAME:
+            raise ValueError(f"schema {schema!r} must have 1 to {_LONGEST_NAME} bytes and no NUL")
         pool = cls(dsn, schema=schema, max_size=max_size, reconnect_timeout=reconnect_timeout)
         connection = await pool.connect()
         try:
@@ -101,10 +111,7 @@ class PostgresPool:
         except psycopg.Error as error:
             raise ConnectionLost(f"cannot connect to Postgres: {error}") from error
         try:
-            await connection.execute(
-                "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting(name, value)",
-                (["search_path", *_SETTINGS], [quoted(self.schema), *_SETTINGS.values()]),
-            )
+            await execute(connection, _APPLY, self._settings())
         except BaseException:
             await connection.close()
             raise
@@ -113,10 +120,29 @@ class PostgresPool:
     def _options(self) -> dict[str, Any]:
         from psycopg.conninfo import conninfo_to_dict
 
-        return {**_KEEPALIVE, "application_name": "laneway", **conninfo_to_dict(self.dsn), "autocommit": True}
+        return {**_KEEPALIVE, "application_name": "laneway", **conninfo_to_dict(self.dsn), "client_encoding": "UTF8", "autocommit": True}
+
+    def _settings(self) -> tuple[list[str], list[str]]:
+        return ["search_path", *_SETTINGS], [quoted(self.schema), *_SETTINGS.values()]
 
     def _connect_in_thread(self) -> Connection[Any]:
-        return import_psycopg().Connection[Any].connect(**self._options())
+        connection: Connection[Any] = import_psycopg().Connection[Any].connect(**self._options())
+        try:
+            connection.execute(_APPLY.encode(), self._settings())
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the pool. One that was forked from it must leave the connections alone: they are the parent's too."""
+        return os.getpid() == self._process
+
+    def check_process(self) -> None:
+        """Raise `LeaseLost` if the pool is not ours."""
+        if not self.is_ours:
+            raise LeaseLost("these connections to Postgres belong to the process that this one was forked from: open a pool and the session here")
 
     @property
     def renewals(self) -> Renewals:
@@ -130,6 +156,7 @@ class PostgresPool:
     @asynccontextmanager
     async def connection(self, deadline: float | None = None) -> AsyncGenerator[AsyncConnection[Any]]:
         """Borrow a connection. Connecting is tried again until `deadline` (`time.monotonic()`); without one it is tried once."""
+        self.check_process()
         async with self._slots:
             if self._closed:
                 raise StorageClosed("the pool of Postgres connections is closed")
@@ -138,6 +165,21 @@ class PostgresPool:
                 yield connection
             finally:
                 await self._give_back(connection)
+
+    @asynccontextmanager
+    async def transaction(self, deadline: float) -> AsyncGenerator[AsyncConnection[Any]]:
+        """Borrow a connection for a block that is one transaction.
+
+        Raises:
+            ConnectionLost: the server went away; if that was at the end of the block, whether it was committed is not known.
+            StatementRefused: the server refused; nothing was changed.
+        """
+        async with self.connection(deadline) as connection:
+            try:
+                async with connection.transaction():
+                    yield connection
+            except import_psycopg().Error as error:  # of its beginning or its end
+                raise _named(error, connection) from error
 
     async def fetch(self, query: str, parameters: Sequence[Any] = (), *, within: float | None = None) -> list[tuple[Any, ...]]:
         """Run one statement that may safely run twice, on a new connection if the first is lost; return its rows.
@@ -159,6 +201,8 @@ class PostgresPool:
     async def close(self) -> None:
         """Close every connection that is not in use now, and the others as they come back. Idempotent."""
         self._closed = True
+        if not self.is_ours:  # closing a connection says goodbye to the server
+            return
         await self.drop_idle()
         renewals, self._renewals = self._renewals, None
         if renewals is not None:
@@ -206,9 +250,14 @@ async def execute(connection: AsyncConnection[Any], query: str, parameters: Sequ
         cursor = await connection.execute(query.encode(), parameters, binary=True)
         return await cursor.fetchall() if cursor.description else []
     except psycopg.Error as error:
-        if connection.closed or (error.sqlstate or "").startswith(_GOING_AWAY):
-            raise ConnectionLost(f"the connection to Postgres was lost: {error}") from error
-        raise StatementRefused(f"Postgres refused: {error}", sqlstate=error.sqlstate) from error
+        raise _named(error, connection) from error
+
+
+def _named(error: Any, connection: AsyncConnection[Any]) -> StorageError:
+    """Return the store's error for one of psycopg's."""
+    if connection.closed or (error.sqlstate or "").startswith(_GOING_AWAY):
+        return ConnectionLost(f"the connection to Postgres was lost: {error}")
+    return StatementRefused(f"Postgres refused: {error}", sqlstate=error.sqlstate)
 
 
 def import_psycopg() -> Any:

@@ -79,13 +79,11 @@ async def scan_branch(pool: PostgresPool, key: int, scan: BranchScan, *, with_pa
     checks.check_branch_scan(scan)
     if not checks.possible_ids([scan.start]):
         raise checks.unknown_start(scan.start)
-    stop_id, custom_type = _findable(scan.stop_at_id), _findable(scan.custom_type)
-    if scan.custom_type is not None and custom_type is None:
-        return []
     newest_first = scan.order == "newest_first"
+    cursor = None if scan.cursor is None else min(checks.seq_bound(scan.cursor, "cursor") or 0, checks.MAX_SEQ - 1)  # one more must fit too
     parameters = (
-        *(key, scan.start, scan.stop_at_type, stop_id, scan.type, custom_type),
-        *(not newest_first, checks.seq_bound(scan.cursor, "cursor"), scan.limit, with_payload),
+        *(key, scan.start, scan.stop_at_type, _findable(scan.stop_at_id), scan.type, scan.custom_type),
+        *(not newest_first, cursor, checks.scan_limit(scan.limit), with_payload),
     )
     try:
         rows = await pool.fetch(_SCAN_BRANCH, parameters)
@@ -116,18 +114,15 @@ def _broken_index(id: str) -> StorageCorruption:
     return StorageCorruption(f"the branch index is damaged on the path of entry {id!r}: repair() makes it anew from the entries")
 
 
-def _findable(text: str | None) -> str | None:
-    """Return text that may be stored, else None."""
-    return text if text is not None and checks.possible_ids([text]) else None
+def _findable(id: str | None) -> str | None:
+    """Return an id that may be stored, else None."""
+    return id if id is not None and checks.possible_ids([id]) else None
 
 
 async def scan_entries(pool: PostgresPool, key: int, scan: EntryScan) -> list[EncodedEntry]:
     """Answer `Storage.scan_entries` with encoded rows."""
     checks.check_entry_scan(scan)
-    custom_type = _findable(scan.custom_type)
-    if scan.custom_type is not None and custom_type is None:
-        return []
-    conditions = {"type = %s": scan.type, "custom_type = %s": custom_type}
+    conditions = {"type = %s": scan.type, "custom_type = %s": scan.custom_type}
     return list(_encoded(await _by_seq(pool, key, _ENTRY, "entries", scan, conditions)))
 
 
@@ -147,7 +142,7 @@ async def _by_seq(
     parameters = [key, *given.values()]
     if scan.limit is not None:
         query += " LIMIT %s"
-        parameters.append(scan.limit)
+        parameters.append(checks.scan_limit(scan.limit))
     return await pool.fetch(query, parameters)
 
 

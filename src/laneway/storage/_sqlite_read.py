@@ -192,7 +192,7 @@ class SqliteReader:
         filters: Row = (() if scan.type is None else (TYPE_NUMBERS[scan.type],)) + (() if scan.custom_type is None else (scan.custom_type,))
         rows: list[Row] = []
         for piece in pieces:
-            left = -1 if scan.limit is None else scan.limit - len(rows)
+            left = -1 if scan.limit is None else _limit(scan.limit) - len(rows)
             sql = range_sql(
                 scan.order, copied=piece.copied, payloads=payloads, of_type=scan.type is not None, of_custom_type=scan.custom_type is not None
             )

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
+from laneway.errors import LeaseLost
 from laneway.storage._answers import Answers, answers
 
 _T = TypeVar("_T")
@@ -177,7 +178,13 @@ class Strand:
         self._pool.join()
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Do `work` after all before it and return its result. A caller who is cancelled stops waiting; the work is done all the same."""
+        """Do `work` after all before it and return its result. A caller who is cancelled stops waiting; the work is done all the same.
+
+        Raises:
+            LeaseLost: this process was forked from the one that made the strand.
+        """
+        if self.is_inherited:
+            raise LeaseLost("this storage belongs to the process that this one was forked from: open the session again here")
         loop = asyncio.get_running_loop()
         way = self._answers
         if way is None or not way.belongs_to(loop):
@@ -191,7 +198,14 @@ class Strand:
         """Do `work`, which must not raise, when its turn comes; callable from any thread. False if the strand is closed."""
         return self._add(_Job(work, None, None))
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a child that was forked from the strand's process: it has none of the threads, and what they work on is the parent's."""
+        return self._pool is not _pool
+
     def _add(self, job: _Job) -> bool:
+        if self.is_inherited:
+            return False
         with self._lock:
             if self._closed:
                 return False
@@ -215,6 +229,8 @@ class Strand:
 
     def close(self) -> None:
         """Take no more jobs; what was given is still done."""
+        if self.is_inherited:  # the lock may have been taken when the process was forked, for ever
+            return
         with self._lock:
             if self._closed:
                 return

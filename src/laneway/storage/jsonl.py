@@ -26,11 +26,7 @@ from laneway.storage._rewrite import NewContent
 from laneway.storage._row_reads import ReadsRows
 from laneway.storage._rows import Rows
 from laneway.storage._strand import Strand
-from laneway.storage.base import (
-    CommitResult,
-    Content,
-    Write,
-)
+from laneway.storage.base import CommitResult, Content, Write
 
 _log = logging.getLogger("laneway.storage")
 _POLL = 0.05  # seconds between two tries for the lock
@@ -112,6 +108,8 @@ class JsonlStorage(ReadsRows):
 
     def __del__(self) -> None:
         if getattr(self, "_closing", self) is None and not sys.is_finalizing():
+            if self._strand.is_inherited:
+                return
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1)
             self._strand.post(self._session.close)
             self._strand.close()
@@ -120,6 +118,12 @@ class JsonlStorage(ReadsRows):
         if self._closing is not None:
             raise StorageClosed(f"the session {self.path} was closed; open it again")
         return self._rows
+
+    def _refuse_to(self, be_changed: str) -> None:
+        """Refuse what only the owner may do: not who opened it to read, nor a child that was forked from the owner."""
+        if self._session.lock is None:
+            raise StorageError(f"{self.path} was opened with read_only=True and cannot be {be_changed}")
+        self._session.lock.check()
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -133,8 +137,7 @@ class JsonlStorage(ReadsRows):
         commit = encode_commit(writes)
         if not commit.writes:
             return rows.apply(commit, [], now_ms())
-        if self._session.lock is None:
-            raise StorageError(f"{self.path} was opened with read_only=True and cannot be written to")
+        self._refuse_to("written to")
         return await self._line.run(lambda: self._commit(commit))
 
     async def _commit(self, commit: EncodedCommit) -> CommitResult:
@@ -169,15 +172,13 @@ class JsonlStorage(ReadsRows):
             StorageError: the new file could not be written; the old one stays.
         """
         self._open_rows()
-        if self._session.lock is None:
-            raise StorageError(f"{self.path} was opened with read_only=True and cannot be compacted")
+        self._refuse_to("compacted")
         await self._line.run(lambda: self._strand.run(self._session.compact))
 
     async def rewrite(self, content: Content) -> None:
         """See `Rewritable.rewrite`: a new file takes the place of the old one, as when compacting."""
         rows = self._open_rows()
-        if self._session.lock is None:
-            raise StorageError(f"{self.path} was opened with read_only=True and cannot be rewritten")
+        self._refuse_to("rewritten")
         await self._line.run(lambda: self._rewrite(rows, content))
 
     async def _rewrite(self, rows: Rows, content: Content) -> None:
@@ -191,10 +192,13 @@ class JsonlStorage(ReadsRows):
         """See `Storage.close`."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-        await asyncio.wait([self._closing])
-        self._closing.result()
+        if not self._closing.done():
+            await asyncio.wait([self._closing])
+            self._closing.result()
 
     async def _close(self) -> None:
+        if self._strand.is_inherited:
+            return
         await self._line.drain()
         await self._strand.run(self._session.close)
         self._strand.close()
@@ -220,7 +224,7 @@ class _OpenSession:
 
     def open(self, header: Header | None, *, exclusive: bool, read_only: bool) -> None:
         """Lock, make (with a `header`) and read the file; on failure nothing stays locked or open."""
-        self.path = self.path.resolve()  # a link stays a link when its file is replaced
+        self.path = Path(os.path.realpath(self.path))  # a link stays a link when its file is replaced
         try:
             if not read_only:
                 self._lock(header, exclusive)

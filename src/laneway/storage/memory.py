@@ -10,11 +10,7 @@ from laneway.storage._codec import encode_commit
 from laneway.storage._rewrite import NewContent
 from laneway.storage._row_reads import ReadsRows
 from laneway.storage._rows import Rows
-from laneway.storage.base import (
-    CommitResult,
-    Content,
-    Write,
-)
+from laneway.storage.base import CommitResult, Content, Write
 
 
 class MemoryStorage(ReadsRows):

@@ -113,7 +113,7 @@ class PostgresStorage:
         return f"<PostgresStorage {self.session_id!r} in {self.pool.schema!r}{mode}{', closed' if self._closing else ''}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_closing", self) is None and not sys.is_finalizing():
+        if getattr(self, "_closing", self) is None and not sys.is_finalizing() and self.pool.is_ours:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1)  # its lease ends unrenewed
 
     def on_lost(self, callback: Callable[[LeaseLost], None]) -> Callable[[], None]:
@@ -121,15 +121,18 @@ class PostgresStorage:
         return (lambda: None) if self._writer is None else self._writer.lease.loss.tell(callback)
 
     async def _reads(self) -> PostgresPool:
-        if self._closing is not None:
-            raise StorageClosed(f"the session {self.session_id!r} was closed; open it again")
+        self._check_open()
         if self._writer is not None and self._writer.in_doubt:
             await self._line.run(self._writer.settle)
         return self.pool
 
-    def _writes(self) -> writing.Writer:
+    def _check_open(self) -> None:
         if self._closing is not None:
             raise StorageClosed(f"the session {self.session_id!r} was closed; open it again")
+        self.pool.check_process()
+
+    def _writes(self) -> writing.Writer:
+        self._check_open()
         if self._writer is None:
             raise StorageError(f"session {self.session_id!r} was opened with read_only=True and cannot be written to")
         return self._writer
@@ -175,15 +178,18 @@ class PostgresStorage:
         """See `Storage.close`. A pool that was passed in stays open."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-        await asyncio.wait([self._closing])
-        self._closing.result()
+        if not self._closing.done():
+            await asyncio.wait([self._closing])
+            self._closing.result()
 
     async def _close(self) -> None:
-        await self._line.drain()
-        if self._writer is not None:
-            await self._writer.lease.release()
-        if self._owns_pool:
-            await self.pool.close()
+        try:
+            if self._writer is not None and self.pool.is_ours:
+                await self._line.drain()
+                await self._writer.lease.release()
+        finally:
+            if self._owns_pool:
+                await self.pool.close()
 
     # ------------------------------------------------------------------------------------------------ reading
 
