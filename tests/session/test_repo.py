@@ -278,3 +278,102 @@ async def test_a_killed_owner_is_replaced_at_once_and_its_session_is_listed_trul
     async with await folder.open("s") as session:
         await session.append_message("on")
     assert (await folder.list())[0].message_count == 21
+
+
+async def test_what_a_waiting_opener_writes_is_listed(folder: FolderRepo):
+    """S-24: the one before it says at its very end that the catalogue can be relied on; from then on it cannot, while somebody writes."""
+    other = type(folder)(folder.directory)
+    first = await folder.create(id="s")
+    waiting = asyncio.create_task(other.open("s", wait=20))
+    await asyncio.sleep(0.2)
+    await first.append_message("one")
+    await first.close()
+    second = await waiting
+    await second.append_message("two")
+    assert [info.message_count for info in await folder.list()] == [2]
+    await second.close()
+    assert [info.message_count for info in await folder.list()] == [2]
+
+
+async def test_a_session_is_deleted_while_it_is_owned(folder: FolderRepo, monkeypatch: pytest.MonkeyPatch):
+    """S-24: or somebody who waits for it could open what is about to go, and write into nothing."""
+    other = type(folder)(folder.directory)
+    await (await folder.create(id="s")).close()
+    refused: list[str] = []
+    delete = folder._delete_file
+
+    def looked_at(id: str) -> bool:
+        with pytest.raises(SessionLocked) as locked:
+            asyncio.run(closed_again(other, id))
+        refused.append(str(locked.value))
+        return delete(id)
+
+    monkeypatch.setattr(folder, "_delete_file", looked_at)
+    await folder.delete("s")
+    assert len(refused) == 1
+    assert files(folder) == []
+
+
+async def closed_again(repo: SessionRepo, id: str) -> None:
+    """Open a session and close it."""
+    await (await repo.open(id)).close()
+
+
+async def test_who_waits_for_a_session_that_is_deleted_gets_none(folder: FolderRepo):
+    """S-24: not even one whose file is gone, whatever the moment."""
+    other = type(folder)(folder.directory)
+    for i in range(20):
+        session = await folder.create(id=f"s{i}")
+        waiting = asyncio.create_task(other.open(f"s{i}", wait=20))
+        await asyncio.sleep(0.002 * i)
+        await session.close()
+        try:
+            await folder.delete(f"s{i}")
+            with pytest.raises(SessionNotFound):
+                await waiting
+        except SessionLocked:  # it was faster
+            await (await waiting).close()
+
+
+async def test_what_is_no_regular_file_is_left_out_of_the_list(folder: FolderRepo):
+    """S-24: a pipe, a directory, a link to nowhere or to itself: none holds up the list, an opening or a deletion for ever."""
+    await (await folder.create(id="s")).close()
+    os.mkfifo(folder.path("pipe"))
+    folder.path("folder").mkdir()
+    folder.path("nowhere").symlink_to(folder.directory / "none")
+    folder.path("itself").symlink_to(folder.path("itself"))
+    async with asyncio.timeout(20):
+        assert [info.id for info in await folder.list()] == ["s"]
+        for id in ("pipe", "folder", "nowhere", "itself"):
+            with pytest.raises(StorageError):
+                await folder.open(id)
+        with pytest.raises(StorageError):
+            await folder.delete("folder")
+        await folder.delete("pipe")
+
+
+async def test_a_catalogue_without_its_table_is_made_anew(folder: FolderRepo):
+    """S-24: whatever is wrong with it, it is never the truth."""
+    await (await folder.create(id="s")).close()
+    connection = sqlite3.connect(folder.directory / CATALOGUE)
+    connection.execute("DROP TABLE sessions")
+    connection.close()
+    assert [info.id for info in await folder.list()] == ["s"]
+    connection = sqlite3.connect(folder.directory / CATALOGUE)
+    assert connection.execute("SELECT id FROM sessions").fetchall() == [("s",)]
+    connection.close()
+
+
+async def test_a_session_that_cannot_be_closed_keeps_no_other_open(folder: FolderRepo, monkeypatch: pytest.MonkeyPatch):
+    """S-25: closing the repository tries all, and then says what failed."""
+    one, two = await folder.create(id="one"), await folder.create(id="two")
+
+    async def failing() -> None:
+        raise StorageError("the disk is gone")
+
+    close, one.storage.close = one.storage.close, failing
+    with pytest.raises(StorageError, match="the disk is gone"):
+        await folder.close()
+    assert two.closed
+    await (await folder.open("two")).close()
+    await close()

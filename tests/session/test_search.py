@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,25 @@ async def test_an_index_that_cannot_be_written_is_named(tmp_path: Path):
         await index.update(repo)
     async with await repo.open("s") as session:
         await session.append_message(UserMessage(content="more"))
+
+
+async def test_a_damaged_session_does_not_keep_the_others_from_being_found(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """S-24: it is named in the log; what is new in the others is read all the same."""
+    repo = SqliteRepo(tmp_path)
+    for id in ("a", "b", "c"):
+        await write(repo, id, f"a needle in {id}")
+    content = repo.path("b").read_bytes()
+    assert content.count(b"a needle in b") == 1
+    repo.path("b").write_bytes(content.replace(b"a needle in b", b"a noodle in b"))
+    assert await found(repo, "needle") == ["a", "c"]
+    assert "session b is not searched" in caplog.text
+
+
+async def test_an_index_without_its_tables_is_made_anew(folder: FolderRepo):
+    """It can be thrown away at any time, and so can a part of it."""
+    await write(folder, "a", "a needle")
+    assert await found(folder, "needle") == ["a"]
+    connection = sqlite3.connect(folder.directory / SEARCH_INDEX)
+    connection.execute("DROP TABLE sessions")
+    connection.close()
+    assert await found(folder, "needle") == ["a"]

@@ -8,6 +8,7 @@ import os
 import random
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from laneway.storage import _sqlite_file
 from laneway.storage._sqlite_file import APPLICATION_ID, migrations
 from laneway.storage.base import AppendList, BranchScan, CustomEntry, InsertEntry, InsertUsage, MessageEntry, SetValue, Storage, UsageRow, UsageScan
 from laneway.storage.sqlite import SqliteStorage
-from laneway.testing._storage_rows import Content, everything
+from laneway.testing._storage_rows import Content, entry, everything
 from storage.child import numbered_commit
 from storage.children import committed_by_child
 
@@ -233,8 +234,7 @@ def _add_migration(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     scripts = (*migrations(), script)
     for module in ("laneway.storage._sqlite_file.migrations", "laneway.storage._sqlite_session.migrations"):
         monkeypatch.setattr(module, lambda: scripts)
-    _sqlite_file._empty_session.cache_clear()
-    monkeypatch.setattr(_sqlite_file, "_empty_session", _sqlite_file._empty_session.__wrapped__)
+    monkeypatch.setattr(_sqlite_file, "_empty", [])
 
 
 def _rows(path: Path, sql: str) -> list[tuple[object, ...]]:
@@ -528,3 +528,20 @@ async def test_it_marks_its_files(path: Path) -> None:
     header = content_of(path)[:100]
     assert int.from_bytes(header[68:72], "big") == APPLICATION_ID
     assert int.from_bytes(header[60:64], "big") == len(migrations())
+
+
+async def test_a_session_needs_no_other_folder_than_its_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-24: in a container whose only writable folder is the one with the sessions, they can be made, and nothing else stays there."""
+    monkeypatch.setattr(_sqlite_file, "_empty", [])
+    monkeypatch.setattr(tempfile, "tempdir", str(path.parent / "no such folder"))
+    await (await SqliteStorage.open(path)).close()
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+async def test_any_positive_limit_will_do(path: Path) -> None:
+    """S-10, S-12: also one that is larger than what SQLite counts to; it is not taken for damage."""
+    storage = await SqliteStorage.open(path)
+    await storage.commit([entry("a"), entry("b", "a")])
+    for order in ("newest_first", "oldest_first"):
+        assert len(await storage.scan_branch(BranchScan(start="b", limit=2**70, order=order))) == 2
+    await storage.close()

@@ -347,3 +347,19 @@ async def test_a_kill_at_any_moment_leaves_exactly_the_acknowledged_commits(tmp_
             assert await storage.verify() == []
             await storage.close()
             assert found in (last + 1, last + 2)
+
+
+async def test_an_owner_whose_file_was_taken_away_learns_it(path: Path) -> None:
+    """S-26: a file that was deleted or replaced takes every commit without a word, and all of them are lost."""
+    told: list[LeaseLost] = []
+    storage = await SqliteStorage.open(path, heartbeat=0.05)
+    await storage.commit(numbered_commit(0))
+    storage.on_lost(told.append)
+    path.unlink()
+    async with asyncio.timeout(20):
+        while not told:
+            await asyncio.sleep(0.01)
+    with pytest.raises(LeaseLost, match="deleted, moved or replaced"):
+        await storage.commit(numbered_commit(1))
+    await storage.close()
+    assert not path.exists()

@@ -148,9 +148,15 @@ class SessionRepo(ABC):
         return Session.over(storage, metadata=await read_metadata(storage, id))
 
     async def close(self) -> None:
-        """Close the sessions that this repository opened and nobody has closed."""
+        """Close the sessions that this repository opened and nobody has closed; what fails is raised when all have been tried."""
+        failed: list[StorageError] = []
         for session in list(self._opened.values()):
-            await session.close()
+            try:
+                await session.close()
+            except StorageError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     async def __aenter__(self) -> Self:
         return self

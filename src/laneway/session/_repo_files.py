@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -37,6 +38,8 @@ class FolderRepo(SessionRepo):
     suffix: str
     side_suffixes: tuple[str, ...] = ()
     """What a store in use has beside its file."""
+    own_suffixes: tuple[str, ...] = ()
+    """What of that holds content, and goes with the file. (A lock goes with its owner.)"""
 
     def __init__(self, directory: str | os.PathLike[str], *, durability: Literal["process", "power"] = "process") -> None:
         super().__init__()
@@ -95,14 +98,16 @@ class FolderRepo(SessionRepo):
             await asyncio.to_thread(self._unlink, temporary)
 
     async def _open_storage(self, id: str, wait: float) -> Storage:
-        # The row is marked first or meanwhile, never after: a crash must not leave a row that claims to be true.
-        marking = asyncio.ensure_future(asyncio.to_thread(self._catalogue.mark_open, id))
         try:
             storage = await self._open_file(self.path(id), wait=wait)
         except SessionNotFound as error:
             raise self._missing(id) from error
-        finally:
-            await marking
+        try:
+            # Not before: the last owner writes a row that claims to be true until it gives the session up. And before the first commit.
+            await asyncio.to_thread(self._catalogue.mark_open, id)
+        except BaseException:
+            await storage.close()
+            raise
         return storage
 
     async def _open_to_read(self, id: str) -> Storage:
@@ -117,7 +122,7 @@ class FolderRepo(SessionRepo):
         try:
             # Nothing is written any more and the lease is still held, so nobody can have changed the session after this row.
             info = await info_if_readable(session.storage, session.metadata.id)
-            if info is not None:
+            if info is not None and await _is_owned(session.storage):
                 await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=True, signature=None)])
         finally:
             await session.storage.close()
@@ -129,11 +134,29 @@ class FolderRepo(SessionRepo):
     async def _remove(self, id: str) -> None:
         if not await self._exists(id):
             raise self._missing(id)
-        with contextlib.suppress(StorageCorruption):  # nobody can have a damaged session open
-            await (await self._open_file(self.path(id))).close()
-        await asyncio.to_thread(self._unlink, self.path(id))
+        try:
+            storage = await self._open_file(self.path(id))
+        except StorageCorruption:  # nobody can have a damaged session open
+            await asyncio.to_thread(self._delete_file, id)
+        else:
+            try:  # while it is ours, or somebody might open what is about to be deleted, and write to it
+                deleted = await asyncio.to_thread(self._delete_file, id)
+            finally:
+                await storage.close()
+            if not deleted:
+                await asyncio.to_thread(self._delete_file, id)
         await asyncio.to_thread(self._catalogue.remove, [id])
         await self.index.forget(id)
+
+    def _delete_file(self, id: str) -> bool:
+        """Delete a session's file and what belongs to it; False if the system does not let go of a file that is open."""
+        try:
+            self._unlink(self.path(id), self.own_suffixes)
+        except OSError as error:
+            if error.errno == errno.EACCES and os.name != "posix":
+                return False
+            raise StorageError(f"cannot delete {self.path(id)}: {error}") from error
+        return True
 
     def _missing(self, id: str) -> SessionNotFound:
         return SessionNotFound(f"there is no session {id!r} in {self.directory}")
@@ -144,8 +167,8 @@ class FolderRepo(SessionRepo):
         except OSError as error:
             raise StorageError(f"cannot make the folder {self.directory} for sessions: {error}") from error
 
-    def _unlink(self, path: Path) -> None:
-        for suffix in ("", *self.side_suffixes):
+    def _unlink(self, path: Path, suffixes: Sequence[str] | None = None) -> None:
+        for suffix in ("", *(self.side_suffixes if suffixes is None else suffixes)):
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(path.name + suffix).unlink()
 
@@ -175,15 +198,24 @@ class FolderRepo(SessionRepo):
                 if known is not None and known.signature == signature:
                     found.append(known.info)
                     return
-                info = await self._info_of_file(id)
-                if info is not None:
-                    found.append(info)
-                    fresh.append(CatalogueRow(info, closed=False, signature=await asyncio.to_thread(self._signature, id)))
+                row = await self._row_of_file(id, signature)
+                if row is not None:
+                    found.append(row.info)
+                    fresh.append(row)
 
         await asyncio.gather(*(look(id) for id in ids))
         if fresh:
             await asyncio.to_thread(self._catalogue.write, fresh)
         return found
+
+    async def _row_of_file(self, id: str, before: str) -> CatalogueRow | None:
+        """Read a session whose files have the signature `before`; the row has none if somebody goes on writing."""
+        info = await self._info_of_file(id)
+        after = await asyncio.to_thread(self._signature, id)
+        if info is not None and after != before:  # reading can change the files too, once
+            info, before = await self._info_of_file(id), after
+            after = await asyncio.to_thread(self._signature, id)
+        return None if info is None else CatalogueRow(info, closed=False, signature=after if after == before else None)
 
     async def _info_of_file(self, id: str) -> SessionInfo | None:
         try:
@@ -231,6 +263,7 @@ class SqliteRepo(FolderRepo):
 
     suffix = ".sqlite"
     side_suffixes = ("-wal", "-shm", "-journal")
+    own_suffixes = side_suffixes
 
     async def _open_file(self, path: Path, *, wait: float = 0.0, create: bool = False, read_only: bool = False) -> Storage:
         from laneway.storage.sqlite import SqliteStorage
@@ -266,6 +299,15 @@ class JsonlRepo(FolderRepo):
         from laneway.storage.jsonl import JsonlStorage
 
         return await JsonlStorage.open(path, durability=self._durability, wait=wait, create=create, read_only=read_only)
+
+
+async def _is_owned(storage: Storage) -> bool:
+    """Whether the session is still ours: somebody who has taken it over may have changed it."""
+    try:
+        await storage.commit([])
+    except StorageError:
+        return False
+    return True
 
 
 def _give_name(temporary: Path, path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from laneway.errors import StorageError
+from laneway.errors import MessageError, SessionExists, SessionLocked, SessionNotFound, StorageError
 from laneway.messages import UserMessage, decode_message
 from laneway.session._catalogue import SessionInfo
 from laneway.session._repo import PREVIEW_WIDTH, SessionRepo
@@ -21,6 +22,8 @@ from laneway.storage.base import DeleteValue, SessionStats, SetValue, Storage, W
 if TYPE_CHECKING:
     from laneway.storage.postgres import PostgresPool
 
+_log = logging.getLogger("laneway.session")
+
 # One statement for the whole list: per session a few rows, each found through an index. A session whose creation has not been finished
 # (or was cut off by a crash) is left out. Payloads that are too long for a first prompt are not fetched.
 _LIST = """
@@ -31,7 +34,11 @@ SELECT s.session_id, s.created_at, s.stats, m.value, n.value,
 FROM sessions s
 LEFT JOIN cells m ON m.session_key = s.session_key AND m.namespace = %s AND m.key = ''
 LEFT JOIN cells n ON n.session_key = s.session_key AND n.namespace = %s AND n.key = ''
-WHERE NOT EXISTS (SELECT FROM cells c WHERE c.session_key = s.session_key AND c.namespace = %s AND c.key = '')
+WHERE s.next_seq > 1 AND NOT EXISTS (SELECT FROM cells c WHERE c.session_key = s.session_key AND c.namespace = %s AND c.key = '')
+"""
+_FINISHED = """
+SELECT true FROM sessions s WHERE s.session_id = %s AND s.next_seq > 1
+AND NOT EXISTS (SELECT FROM cells c WHERE c.session_key = s.session_key AND c.namespace = %s AND c.key = '')
 """
 
 
@@ -63,21 +70,22 @@ class PostgresRepo(SessionRepo):
 
     async def close(self) -> None:
         """Close the sessions that are still open, then the connections."""
-        await super().close()
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        try:
+            await super().close()
+        finally:
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                await pool.close()
 
     async def _exists(self, id: str) -> bool:
-        return bool(await (await self.pool()).fetch("SELECT 1 FROM sessions WHERE session_id = %s", (id,)))
+        return bool(await (await self.pool()).fetch(_FINISHED, (id, SESSION_CREATING)))
 
     async def _make(self, metadata: SessionMetadata, commits: AsyncIterator[Sequence[Write]]) -> None:
-        storage = await self._open(metadata.id, exclusive=True)
+        storage = await self._open_new(metadata.id)
         try:
             await storage.commit([SetValue(SESSION_CREATING, "", True)])
             async for writes in commits:
-                await storage.commit(writes)
-            await storage.commit([DeleteValue(SESSION_CREATING, "")])
+                await storage.commit([*writes, DeleteValue(SESSION_CREATING, "")] if _sets_metadata(writes) else writes)
         except BaseException:
             with contextlib.suppress(StorageError):
                 await storage.erase()
@@ -85,16 +93,39 @@ class PostgresRepo(SessionRepo):
         finally:
             await storage.close()
 
+    async def _open_new(self, id: str) -> Any:
+        """Open a session that nobody has made; what a crash has left of one that was being made is deleted first."""
+        with contextlib.suppress(SessionExists):
+            return await self._open(id, exclusive=True)
+        if not await self._exists(id):
+            try:
+                await self._remove(id)
+            except SessionLocked as error:
+                raise SessionExists(f"a session {id} is being created at this moment: {error}") from error
+        return await self._open(id, exclusive=True)
+
     async def _open(self, id: str, **options: Any) -> Any:
         from laneway.storage.postgres import PostgresStorage
 
         return await PostgresStorage.open(await self.pool(), id, **options)
 
     async def _open_storage(self, id: str, wait: float) -> Storage:
-        return await self._open(id, create=False, wait=wait)
+        return await self._finished(id, await self._open(id, create=False, wait=wait))
 
     async def _open_to_read(self, id: str) -> Storage:
-        return await self._open(id, read_only=True)
+        return await self._finished(id, await self._open(id, read_only=True))
+
+    async def _finished(self, id: str, storage: Storage) -> Storage:
+        """Refuse a session that is being made, or whose making was cut off by a crash: it is not whole."""
+        try:
+            if await storage.get_value(SESSION_CREATING, "") is not None:
+                raise SessionNotFound(
+                    f"there is no session {id!r} yet: its creation has not been finished; if it never is, create or delete it again"
+                )
+        except BaseException:
+            await storage.close()
+            raise
+        return storage
 
     async def _remove(self, id: str) -> None:
         storage = await self._open(id, create=False)
@@ -105,7 +136,19 @@ class PostgresRepo(SessionRepo):
 
     async def _infos(self) -> list[SessionInfo]:
         rows = await (await self.pool()).fetch(_LIST, (SESSION_METADATA, SESSION_NAME, SESSION_CREATING))
-        return [_info(*row) for row in rows]
+        return [info for row in rows if (info := _info_if_readable(row)) is not None]
+
+
+def _sets_metadata(writes: Sequence[Write]) -> bool:
+    return any(isinstance(write, SetValue) and write.namespace == SESSION_METADATA for write in writes)
+
+
+def _info_if_readable(row: tuple[Any, ...]) -> SessionInfo | None:
+    try:
+        return _info(*row)
+    except (StorageError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _log.warning("session %s is left out of the list: %s", row[0], error)
+        return None
 
 
 def _info(
@@ -127,8 +170,15 @@ def _info(
     )
 
 
+class _Payload(msgspec.Struct):
+    message: msgspec.Raw
+
+
 def _preview(payload: bytes | None) -> str:
     if payload is None:
         return ""
-    message = decode_message(msgspec.json.encode(msgspec.json.decode(payload)["message"]))
+    try:
+        message = decode_message(msgspec.json.decode(payload, type=_Payload).message)
+    except (MessageError, msgspec.MsgspecError, UnicodeDecodeError):  # damaged, or of a role that only its own application knows
+        return ""
     return one_line(text_of_message(message), PREVIEW_WIDTH) if isinstance(message, UserMessage) else ""

@@ -10,6 +10,7 @@ Case and accents do not matter. Text without spaces between words (Chinese, Japa
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
-from laneway.errors import SearchQueryError, SessionNotFound
+from laneway.errors import MessageError, SearchQueryError, SessionNotFound, StorageError
 from laneway.session._catalogue import SessionInfo
-from laneway.session._side_file import SideFile
+from laneway.session._side_file import SideFile, SideFileError
 from laneway.session.entries import role_of_entry, text_of
 from laneway.session.keys import SESSION_REWRITES
 from laneway.storage.base import Entry, EntryScan, Storage
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import sqlite3
     from contextlib import AbstractAsyncContextManager
 
+_log = logging.getLogger("laneway.session")
 _VERSION = 1
 _PAGE = 500
 LONGEST_TEXT = 20_000
@@ -81,6 +83,8 @@ class SearchIndex:
     async def update(self, repo: Searchable) -> int:
         """Read what is new in the repository's sessions; return how many entries were read.
 
+        A session that cannot be read is left as it was known, with a warning in the log.
+
         Raises:
             StorageError: the index cannot be written.
         """
@@ -94,8 +98,12 @@ class SearchIndex:
             if seen.get(info.id) != _look_of(info):
                 try:
                     read += await self._update_session(repo, info)
+                except SideFileError:
+                    raise
                 except SessionNotFound:
                     continue  # deleted meanwhile
+                except (StorageError, MessageError) as error:
+                    _log.warning("session %s is not searched any further: %s", info.id, error)
         return read
 
     async def _update_session(self, repo: Searchable, info: SessionInfo) -> int:

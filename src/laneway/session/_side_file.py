@@ -18,6 +18,10 @@ _PATIENCE = 5.0  # seconds to wait for another process's transaction
 T = TypeVar("T")
 
 
+class SideFileError(StorageError):
+    """The side file itself cannot be used, whatever the state of the sessions."""
+
+
 class SideFile:
     """One such file. Every `run` is one transaction on a connection of its own, and blocking: call it in a thread."""
 
@@ -30,7 +34,7 @@ class SideFile:
         """Return `work(connection)`, committed. A damaged file is made anew, empty, and `work` is done on that.
 
         Raises:
-            StorageError: the file cannot be used (a full disk, a folder that cannot be written, a lock that is not released).
+            SideFileError: the file cannot be used (a full disk, a folder that cannot be written, a lock that is not released).
         """
         import sqlite3
 
@@ -38,15 +42,15 @@ class SideFile:
             try:
                 with self._transaction(write) as db:
                     return work(db)
-            except sqlite3.OperationalError:  # the file is not to blame
-                raise
             except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):  # the file is not to blame
+                    raise
                 _log.warning("%s is damaged (%s) and is made anew", self.path, error)
                 self.clear()
                 with self._transaction(write) as db:
                     return work(db)
         except (sqlite3.Error, OSError) as error:
-            raise StorageError(f"{self.path} cannot be used: {error}; it holds nothing of its own and may be deleted") from error
+            raise SideFileError(f"{self.path} cannot be used: {error}; it holds nothing of its own and may be deleted") from error
 
     def clear(self) -> None:
         """Delete the file."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import sqlite3
+import stat
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -116,10 +117,21 @@ def newer_version(path: Path, found: int, known: int) -> StorageVersionError:
 # ---------------------------------------------------------------------------------------------------- making and opening
 
 
-@lru_cache
-def _empty_session() -> bytes:
-    """Return the bytes of a session file in which nothing was committed."""
-    with tempfile.TemporaryDirectory(prefix="laneway-") as folder:
+_empty: list[bytes] = []
+
+
+def _empty_session(near: Path) -> bytes:
+    """Return the bytes of a session file in which nothing was committed; the first time, it is made in the folder `near`.
+
+    (Only where sessions are kept is it known that files can be: a system's folder for temporary ones may be full or read-only.)
+    """
+    if not _empty:
+        _empty.append(_make_empty(near))
+    return _empty[0]
+
+
+def _make_empty(near: Path) -> bytes:
+    with tempfile.TemporaryDirectory(prefix=".laneway-", dir=near) as folder:
         path = Path(folder) / "empty"
         connection = sqlite3.connect(path, isolation_level=None)
         try:
@@ -136,9 +148,9 @@ def _empty_session() -> bytes:
 
 def create_file(path: Path, durability: Durability) -> bool:
     """Put an empty session at `path`, whole from the first moment that it is there. False if there is something already."""
-    content = _empty_session()
     temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp{path.suffix}"
     with named_errors(path):
+        content = _empty_session(path.parent)
         try:
             with temporary.open("xb") as file:
                 file.write(content)
@@ -175,16 +187,20 @@ def _sync_directory(folder: Path) -> None:
         os.close(descriptor)
 
 
-def recognise(path: Path) -> None:
-    """Refuse a file that is not a session of ours, without touching it.
+def recognise(path: Path) -> os.stat_result:
+    """Refuse a file that is not a session of ours, without touching it; return which file it is.
 
     Raises:
         SessionNotFound, StorageCorruption, StorageVersionError: each says what is there instead.
     """
     try:
-        with named_errors(path), path.open("rb") as file:
-            header = file.read(_HEADER)
-            size = file.seek(0, os.SEEK_END)
+        with named_errors(path):
+            about = path.stat()
+            if not stat.S_ISREG(about.st_mode):  # reading a pipe of that name would wait for ever
+                raise StorageCorruption(f"{path} is not a laneway session: it is not a regular file")
+            with path.open("rb") as file:
+                header = file.read(_HEADER)
+                size = file.seek(0, os.SEEK_END)
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise SessionNotFound(f"there is no session at {path}") from None
@@ -199,6 +215,17 @@ def recognise(path: Path) -> None:
         raise newer_version(path, _number(header, 60), len(migrations()))
     if size < _stated_size(header) and not has_log(path):
         raise StorageCorruption(f"the session {path} is truncated: it has {size} bytes of {_stated_size(header)}; restore it from a copy")
+    return about
+
+
+def is_still_at(path: Path, about: os.stat_result) -> bool:
+    """Whether the file is still the one at `path`: what is written to one that was deleted or replaced is lost."""
+    try:
+        return os.path.samestat(path.stat(), about)
+    except FileNotFoundError:
+        return False
+    except OSError:  # who knows
+        return True
 
 
 def _stated_size(header: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import sqlite3
 import time
@@ -12,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from laneway.errors import LeaseLost, StorageCorruption, StorageError
+from laneway.errors import LeaseLost, SessionNotFound, StorageCorruption, StorageError
 from laneway.messages import now_ms
 from laneway.storage import _checks as checks
 from laneway.storage._codec import EncodedCommit, EncodedElement, EncodedEntry, EncodedUsage, EncodedValue
@@ -25,6 +26,7 @@ from laneway.storage._sqlite_file import (
     Durability,
     connect,
     has_log,
+    is_still_at,
     migrate,
     migrations,
     named,
@@ -73,6 +75,7 @@ class SqliteSession:
         self._branches = BranchIndex(self._cursor)
         self._reader = SqliteReader(self._cursor, self._branches)
         self._renewed = time.monotonic()
+        self._about: os.stat_result | None = None  # which file it is
         self._later = later
         self._log_pages = 0  # in the log since the last checkpoint, about
 
@@ -91,7 +94,7 @@ class SqliteSession:
         Raises:
             SessionNotFound, SessionLocked, StorageCorruption, StorageVersionError, StorageError
         """
-        recognise(path)
+        about = recognise(path)
         begins_log = not has_log(path)
         with named_errors(path):
             connection = connect(path)
@@ -103,6 +106,9 @@ class SqliteSession:
                     session._take(lease_life)
                 finally:
                     sync(connection, durability)
+                if not is_still_at(path, about):  # its last owner deleted it before giving the lease back
+                    raise SessionNotFound(f"the session {path} was deleted while it was being opened")
+                session._about = about
                 return session
             except BaseException:
                 connection.close()
@@ -160,7 +166,12 @@ class SqliteSession:
 
     def renew(self, interval: float) -> None:
         """Put the lease's end off, unless a commit just did. Never raises: what it finds out, the next commit raises."""
-        if self.lease is None or self.loss.error is not None or time.monotonic() - self._renewed < interval / 2:
+        if self.lease is None or self.loss.error is not None:
+            return
+        if self._about is not None and not is_still_at(self.path, self._about):
+            self.loss.note(LeaseLost(f"the session {self.path} was deleted, moved or replaced while it was open: nothing more is written to it"))
+            return
+        if time.monotonic() - self._renewed < interval / 2:
             return
         with contextlib.suppress(StorageError, sqlite3.Error), self._transaction() as cursor:
             if not self.lease.renew(cursor):
@@ -200,7 +211,7 @@ class SqliteSession:
 
     def _checkpoint(self) -> None:
         """Move the log into the main file, as far as readers let it."""
-        if self.lease is None or self._log_pages < CHECKPOINT_DUE:  # closed, or two commits asked for it
+        if self.lease is None or self.loss.error is not None or self._log_pages < CHECKPOINT_DUE:  # closed, lost, or two commits asked for it
             return
         self._log_pages = 0
         # What fails here fails again where somebody sees it: in a commit, or when the file is closed.

@@ -18,7 +18,7 @@ from laneway.storage._codec import encode_commit
 from laneway.storage._heartbeat import heartbeats
 from laneway.storage._owner import this_process
 from laneway.storage._sqlite_file import Durability, create_file
-from laneway.storage._sqlite_lease import HEARTBEAT, LIFE, Position
+from laneway.storage._sqlite_lease import HEARTBEAT, LIFE
 from laneway.storage._sqlite_read import SqliteReader
 from laneway.storage._sqlite_session import SqliteSession
 from laneway.storage._strand import Strand
@@ -137,6 +137,8 @@ class SqliteStorage:
 
     def __del__(self) -> None:
         if getattr(self, "_closing", self) is None and not sys.is_finalizing():
+            if self._strand.is_inherited:
+                return
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1)
             _abandon(self._session, self._strand, self._claim)
 
@@ -228,7 +230,7 @@ class SqliteStorage:
         return await self._read(lambda reader: reader.stats())
 
     async def close(self) -> None:
-        """See `Storage.close`.
+        """See `Storage.close`. In a forked child it only forgets the storage, which is the parent's.
 
         Raises:
             StorageError: the lease could not be given back, or the file not be closed; the text names all that failed.
@@ -242,6 +244,8 @@ class SqliteStorage:
     async def _close(self) -> None:
         if self._beat is not None:
             heartbeats().remove(self._beat)
+        if self._strand.is_inherited:
+            return
         try:
             await self._strand.run(self._session.close)
         finally:
