@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from html.parser import HTMLParser
@@ -223,3 +224,33 @@ async def test_an_empty_session_exports_too():
     assert len((await export(session, "jsonl")).splitlines()) == 1
     assert "empty" in await export(session, "html")
     assert session.metadata.id in await export(session, "markdown")
+
+
+async def test_nothing_that_stands_in_a_line_of_markdown_can_end_it():
+    """Issue: a model invents a tool whose name holds a heading; a provider's error has many lines; a label too."""
+    async with await MemoryRepo().create(cwd="/a`b\n# c") as session:
+        await session.append_message("go\n# on")
+        evil = "x`\n# Not a heading\n"
+        call = ToolCall(id="1", name=evil, arguments={})
+        answer = AssistantMessage(content=[call], model=evil, stop_reason="error", error_message='{\n# "no"\n}')
+        await session.set_label(await session.append_message(answer), evil)
+        result = ToolResultMessage(tool_call_id="1", tool_name=evil, content=[TextContent(text="r")])
+        await session.append_message(result)
+        await session.append_message(CustomMessage(custom_type=evil, content="c"))
+        text = await export(session, "markdown")
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert [line.split()[:2] for line in headings] == [["#", "go"], ["##", "User"], ["#", "on"], ["##", "Assistant"], ["###", "Result"], ["##", "x`"]]
+    assert "**Call** `` x` # Not a heading ``" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__a " * 20_000, "~~a " * 20_000, "a|b\n|-" + " " * 20_000 + "|" + " " * 20_000 + "x", '[a](b "' * 3_000, "[a](<" * 6_000,
+        "```" + " " * 20_000 + "`",
+    ],
+)  # fmt: skip
+async def test_no_text_takes_long_to_render(text: str):
+    """Promise 6: what looks like the beginning of markup again and again costs no more than in proportion to its length."""
+    async with asyncio.timeout(10):
+        await asyncio.to_thread(to_html, text)

@@ -351,3 +351,63 @@ async def test_long_files_are_imported_in_linear_time(pi: PiFile):
     assert report.entries == 3001
     texts = [e.message.content for e in await session.find_entries(type="message", order="asc") if isinstance(e, MessageEntry)]  # type: ignore[union-attr] - users
     assert texts == ["0", *(str(i) for i in range(3000) if i % 100)]
+
+
+def entry_line(**fields: Any) -> str:
+    """A line of an entry, with what a test puts in it."""
+    return json.dumps({"type": "custom", "id": "a", "parentId": None, "timestamp": "2026-01-02T03:04:05Z", "customType": "x", **fields})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        entry_line(parentId=[]), entry_line(parentId={}), entry_line(parentId=5), entry_line(id=[], type="context_edit", targetId="b"),
+        entry_line(timestamp="1960-01-01T00:00:00Z"), entry_line(timestamp=-5), entry_line(customType="a\0b"),
+        entry_line(type="message", message={"role": "bashExecution", "command": "x", "exitCode": True}),
+    ],
+)  # fmt: skip
+async def test_a_line_that_pi_would_not_write_stops_no_import(tmp_path: Path, line: str):
+    """Issue: ids and parents that are no text, times before 1970, NUL: the line is taken as far as it can be, and so are the others."""
+    file = PiFile(tmp_path / "s.jsonl")
+    file.lines += [line, entry_line(id="b", data="kept")]
+    file.path.write_text("\n".join(file.lines))
+    session, report = await import_pi(MemoryRepo(), file.path)
+    assert report.skipped_lines == 0
+    last = (await session.find_entries(limit=1))[0]
+    assert isinstance(last, CustomEntry)
+    assert last.data == "kept"
+
+
+async def test_half_a_surrogate_pair_costs_one_character(tmp_path: Path):
+    """B44: pi writes it where it has cut an output; the message stays, and so does what only looks like one."""
+    file = PiFile(tmp_path / "s.jsonl")
+    text = r"cut \ud83d here, \udc00 there, whole \ud83d\ude00, a path C:\\\\ud83d"
+    file.lines.append('{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"' + text.replace("\\\\\\\\", "\\\\") + '"}}')
+    file.path.write_text("\n".join(file.lines))
+    session, report = await import_pi(MemoryRepo(), file.path)
+    assert report.skipped_lines == 0
+    entry = (await session.find_entries(type="message"))[0]
+    assert isinstance(entry, MessageEntry)
+    assert isinstance(entry.message, UserMessage)
+    assert entry.message.content == "cut \ufffd here, \ufffd there, whole \U0001f600, a path C:\\ud83d"
+
+
+async def test_a_line_nested_too_deeply_is_skipped_and_counted(tmp_path: Path):
+    """Issue: no store takes it; the rest of the session is not lost for its sake."""
+    file = PiFile(tmp_path / "s.jsonl")
+    file.lines += ['{"type":"custom","id":"d","parentId":null,"customType":"x","data":' + "[" * 400 + "]" * 400 + "}", entry_line(data="kept")]
+    file.path.write_text("\n".join(file.lines))
+    session, report = await import_pi(MemoryRepo(), file.path)
+    assert report.skipped_lines == 1
+    assert len(await session.find_entries()) == 1
+
+
+async def test_what_no_session_can_hold_is_named_and_leaves_none(tmp_path: Path):
+    """Issue: costs that add up to infinity; the import fails as an import, and its id stays free."""
+    file = PiFile(tmp_path / "s.jsonl")
+    file.lines += [json.dumps({"type": "usage", "id": f"u{i}", "parentId": None, "usage": {"cost": {"total": 1e308}}}) for i in range(2)]
+    file.path.write_text("\n".join(file.lines))
+    repo = MemoryRepo()
+    with pytest.raises(SessionImportError, match="cannot be stored; nothing was imported"):
+        await import_pi(repo, file.path)
+    assert await repo.list() == []

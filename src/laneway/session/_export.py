@@ -121,22 +121,22 @@ def _encode_entry(entry: Entry) -> bytes:
 
 def to_markdown(source: Exported) -> str:
     """Return the branch as a Markdown document."""
-    parts = [f"# {source.title}", _facts(source)]
+    parts = [f"# {_line(source.title)}", _facts(source)]
     for node in source.path:
         part = _entry_to_markdown(node.entry)
         if part:
-            parts.append(part + (f"\n\n*Label: {node.label}*" if node.label else ""))
+            parts.append(part + (f"\n\n*Label: {_line(node.label)}*" if node.label else ""))
     return "\n\n".join(parts) + "\n"
 
 
 def _facts(source: Exported) -> str:
     usage = source.stats.usage
     facts = [
-        f"Session `{source.metadata.id}`, branch `{source.branch}`, created {moment(source.metadata.created_at)}",
+        f"Session {_code(source.metadata.id)}, branch {_code(source.branch)}, created {moment(source.metadata.created_at)}",
         f"{source.stats.message_count} messages, {usage.total_tokens} tokens, ${usage.cost.total:.4f}",
     ]
     if source.metadata.cwd:
-        facts.append(f"Directory `{source.metadata.cwd}`")
+        facts.append(f"Directory {_code(source.metadata.cwd)}")
     return "  \n".join(facts)
 
 
@@ -158,18 +158,18 @@ def _message_to_markdown(message: AgentMessage) -> str:
     body = _blocks_to_markdown(message)
     match message:
         case AssistantMessage():
-            heading = f"## Assistant{f' ({message.model})' if message.model else ''}"
+            heading = f"## Assistant{f' ({_line(message.model)})' if message.model else ''}"
             if message.stop_reason not in ("stop", "tool_use"):
-                body += f"\n\n*Ended: {message.stop_reason}{f', {message.error_message}' if message.error_message else ''}*"
+                body += f"\n\n*Ended: {message.stop_reason}{f', {_line(message.error_message)}' if message.error_message else ''}*"
         case ToolResultMessage():
-            heading = f"### {'Error of' if message.is_error else 'Result of'} `{message.tool_name}`"
+            heading = f"### {'Error of' if message.is_error else 'Result of'} {_code(message.tool_name)}"
             body = fenced(text_of_message(message)) + "".join("\n\n*(image)*" for block in message.content if isinstance(block, ImageContent))
         case BashExecutionMessage():
             heading, body = "### Command", fenced(text_of_message(message))
         case SystemMessage():
             heading = "## System"
         case CustomMessage():
-            heading = f"## {message.custom_type}"
+            heading = f"## {_line(message.custom_type)}"
         case _:
             heading = f"## {(role_of(message) or 'message').replace('_', ' ').capitalize()}"
     return f"{heading}\n\n{body.strip() or '*(empty)*'}"
@@ -189,8 +189,20 @@ def _blocks_to_markdown(message: AgentMessage) -> str:
                 if block.thinking and not block.redacted:
                     parts.append(f"<details><summary>Thinking</summary>\n\n{quoted(block.thinking)}\n\n</details>")
             case ToolCall():
-                parts.append(f"**Call** `{block.name}`\n\n{fenced(pretty(block.arguments), 'json')}")
+                parts.append(f"**Call** {_code(block.name)}\n\n{fenced(pretty(block.arguments), 'json')}")
     return "\n\n".join(parts)
+
+
+def _line(text: str) -> str:
+    """Return text that cannot end the line that it stands in."""
+    return " ".join(text.split())
+
+
+def _code(text: str) -> str:
+    """Return the text as code in a line, which it can neither end nor close."""
+    text = _line(text)
+    ticks = "`" * (max((len(run) for run in _backtick_runs(text)), default=0) + 1)
+    return f"{ticks}{text}{ticks}" if len(ticks) == 1 else f"{ticks} {text} {ticks}"
 
 
 # ---------------------------------------------------------------------------------------------------- shared

@@ -8,19 +8,21 @@ nothing is lost. What all of it cost becomes one adjustment row of the ledger.
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct, field
 
-from laneway.errors import SessionImportError
+from laneway.errors import LanewayError, SessionImportError
 from laneway.messages import AgentMessage, AssistantMessage, BranchSummaryMessage, SystemMessage, ToolResultMessage, Usage, clean_json, now_ms
 from laneway.session import _pi_messages as pi
 from laneway.session._ids import Ids
 from laneway.session._pi_messages import Json
 from laneway.session._session import SessionMetadata
 from laneway.session.keys import BRANCH_TIP, ENTRY_LABEL, MAIN_BRANCH, SESSION_NAME, is_session_id
+from laneway.storage._json import refuse_deep
 from laneway.storage.base import (
     BranchSummaryEntry,
     CompactionEntry,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 NEWEST_VERSION = 3
 HIDDEN_MESSAGE = "pi.hidden_message"
 CONTEXT_EDIT = "pi.context_edit"
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+"""An escape in JSON; the group is half of a surrogate pair without the other, which pi writes where an output was cut, and which is no text."""
 
 
 class PiSession(Struct, kw_only=True, frozen=True):
@@ -83,7 +87,7 @@ async def import_pi(repo: SessionRepo, path: str | Path, *, id: str | None = Non
     The session keeps the file's id (so that a second import of it is refused) unless `id` says otherwise, and its directory.
 
     Raises:
-        SessionImportError: the file is not a pi session, or of a newer format.
+        SessionImportError: the file is not a pi session, of a newer format, or holds what no session can.
         SessionExists: there is a session with this id.
         OSError: the file cannot be read.
     """
@@ -96,7 +100,12 @@ async def import_pi(repo: SessionRepo, path: str | Path, *, id: str | None = Non
         cwd=source.cwd,
         metadata={"imported_from": {"format": "pi", "version": source.version, "path": str(path), "session_id": source.id, **converted.settings}},
     )
-    session = await repo.build(metadata, _writes(converted, str(path)))
+    try:
+        session = await repo.build(metadata, _writes(converted, str(path)))
+    except LanewayError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SessionImportError(f"{path} holds what cannot be stored; nothing was imported: {error}") from error
     report = ImportReport(
         session_id=session.metadata.id,
         entries=len(converted.entries),
@@ -114,15 +123,7 @@ def parse_pi(data: bytes, *, where: str) -> PiSession:
     Raises:
         SessionImportError: there is no header, or the format is newer than 3.
     """
-    objects: list[Json | None] = []
-    decode = msgspec.json.Decoder[Any]().decode
-    for line in data.split(b"\n"):
-        if line.strip():
-            try:
-                value = decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                value = None
-            objects.append(cast(Json, value) if isinstance(value, dict) else None)
+    objects = [_object(line) for line in data.split(b"\n") if line.strip()]
     header = objects[0] if objects else None
     if header is None or header.get("type") != "session" or not isinstance(header.get("id"), str):
         raise SessionImportError(f"{where} is not a pi session: its first line is no session header; nothing was imported")
@@ -141,6 +142,18 @@ def parse_pi(data: bytes, *, where: str) -> PiSession:
         entries=entries,
         skipped=len(objects) - 1 - len(entries),
     )
+
+
+def _object(line: bytes) -> Json | None:
+    """Read a line; None if it is no JSON object, or one that is nested more deeply than a session can hold."""
+    if b"\\ud" in line or b"\\uD" in line:
+        line = _ESCAPE.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], line)
+    try:
+        refuse_deep(line, "a line")
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+        return None
+    return cast(Json, value) if isinstance(value, dict) else None
 
 
 def _chain(objects: list[Json | None], entries: list[Json]) -> None:
@@ -190,7 +203,7 @@ class _Conversion:
             if not isinstance(old, str) or old in self._new_id:
                 old = f"\0{len(self._new_id)}"  # no id, or one that is taken: still a node, but nobody can name it
             parent = raw.get("parentId")
-            if parent is not None and parent not in self._new_id:
+            if parent is not None and (not isinstance(parent, str) or parent not in self._new_id):
                 self._out.reattached += 1
                 parent = last  # its parent's line is lost: go on after the line before, so that no history disappears
             self._parents[old] = parent
@@ -312,9 +325,10 @@ class _Conversion:
 
     def _keep_raw(self, raw: Json, parent: str | None, timestamp: int) -> Entry:
         self._out.kept_raw += 1
-        return self._custom(f"pi.{pi.text(raw['type'])}".replace("\0", ""), raw, parent, timestamp)
+        return self._custom(f"pi.{pi.text(raw['type'])}", raw, parent, timestamp)
 
     def _custom(self, custom_type: str, data: Any, parent: str | None, timestamp: int) -> Entry:
+        custom_type = custom_type.replace("\0", "")  # no store takes it there
         return CustomEntry(id=self._ids.at(timestamp), parent_id=parent, timestamp=timestamp, custom_type=custom_type, data=clean_json(data))
 
     def _count(self, raw: Any) -> Usage | None:
@@ -332,8 +346,8 @@ class _Conversion:
             at = self._raw[at].get("parentId") if at in self._raw else None
         edits: dict[str, Json | None] = {}
         for raw in self._source.entries:
-            target = raw.get("targetId")
-            if raw["type"] == "context_edit" and isinstance(target, str) and (raw.get("id") in active or target not in active):
+            target, id = raw.get("targetId"), raw.get("id")
+            if raw["type"] == "context_edit" and isinstance(target, str) and ((isinstance(id, str) and id in active) or target not in active):
                 replacement = raw.get("replacement")
                 edits[target] = cast(Json, replacement) if isinstance(replacement, dict) else None
         return edits

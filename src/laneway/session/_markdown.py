@@ -13,17 +13,19 @@ from urllib.parse import urlsplit
 
 SAFE_SCHEMES = frozenset(("http", "https", "mailto"))
 
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)[^`]*$")
+# None of these takes longer than in proportion to its text, whatever the text is: `*+` gives nothing back, and what is looked for
+# far ahead has a longest length.
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})\s*+([^`\s]*+)[^`]*+$")
 _HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 _RULE = re.compile(r"^ {0,3}([-*_])(?:\s*\1){2,}\s*$")
 _ITEM = re.compile(r"^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$")
-_TABLE_RULE = re.compile(r"^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$")
+_TABLE_RULE = re.compile(r"^\s*+\|?\s*+:?-++:?\s*+(\|\s*+:?-++:?\s*+)*+\|?\s*+$")
 _CODE = re.compile(r"(`+)(.+?)(?<!`)\1(?!`)", re.DOTALL)
-_LINK = re.compile(r"!?\[([^\[\]]*)\]\(\s*(&lt;[^\s]*?&gt;|[^\s()]*(?:\([^\s()]*\)[^\s()]*)*)(?:\s+&quot;[^\n]*?&quot;)?\s*\)")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\(\s*(&lt;[^\s]{0,1000}?&gt;|[^\s()]*(?:\([^\s()]*\)[^\s()]*)*)(?:\s+&quot;[^\n]{0,300}?&quot;)?\s*\)")
 _BARE = re.compile(r"(?<![\w/&;])(https?://[^\s<>\"'`*]+[^\s<>\"'`*.,:;!?)\]}&])")
-_STRONG = re.compile(r"(\*\*|__)(?=\S)(.+?)(?<=\S)\1", re.DOTALL)
+_STRONG = re.compile(r"(\*\*|__)(?=\S)(.{1,1000}?)(?<=\S)\1", re.DOTALL)
 _EMPHASIS = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*]+?)(?<=[^\s*])\*(?![\w*])|(?<!\w)_(?=[^\s_])([^_]+?)(?<=[^\s_])_(?!\w)", re.DOTALL)
-_STRIKE = re.compile(r"~~(?=\S)(.+?)(?<=\S)~~", re.DOTALL)
+_STRIKE = re.compile(r"~~(?=\S)(.{1,1000}?)(?<=\S)~~", re.DOTALL)
 _KEPT = re.compile("\x02(\\d+)\x03")
 
 

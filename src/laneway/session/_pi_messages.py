@@ -57,7 +57,7 @@ def _convert(raw: Json, timestamp: int) -> AgentMessage | None:
             return BashExecutionMessage(
                 command=text(raw.get("command")),
                 output=text(raw.get("output")),
-                exit_code=raw.get("exitCode") if isinstance(raw.get("exitCode"), int) else None,
+                exit_code=integer(raw["exitCode"]) if type(raw.get("exitCode")) is int else None,
                 cancelled=raw.get("cancelled") is True,
                 truncated=raw.get("truncated") is True,
                 full_output_path=optional_text(raw.get("fullOutputPath")),
@@ -217,13 +217,13 @@ def usage_from_pi(raw: Any) -> Usage | None:
 
 
 def time_from_pi(value: Any) -> int:
-    """Return Unix milliseconds from an ISO time or a number; 0 if it is neither."""
+    """Return Unix milliseconds from an ISO time or a number; 0 if it is neither, or before 1970."""
     if isinstance(value, str):
         try:
-            return int(datetime.fromisoformat(value).timestamp() * 1000)
+            value = datetime.fromisoformat(value).timestamp() * 1000
         except (ValueError, OverflowError):
             return 0
-    return integer(value)
+    return max(0, integer(value))
 
 
 def text(value: Any) -> str:
