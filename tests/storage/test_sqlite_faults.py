@@ -8,6 +8,7 @@ import os
 import random
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -258,6 +259,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(where)], check=True)
 
 
+def fill(ballast: Path) -> None:
+    """Take all that is left of a disk."""
+    with contextlib.suppress(OSError), ballast.open("wb") as file:
+        while True:
+            file.write(bytes(4096))
+
+
 def make_read_only(disk: Path) -> None:
     """Refuse all writing to a disk from now on."""
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -290,9 +298,7 @@ async def test_a_full_disk_refuses_a_commit_whole(small_disk: Path) -> None:
 @needs_root
 async def test_a_full_disk_makes_no_half_session(small_disk: Path) -> None:
     """S-24: a session that cannot be made leaves no file."""
-    with contextlib.suppress(OSError), (small_disk / "ballast").open("wb") as file:
-        while True:
-            file.write(bytes(4096))
+    fill(small_disk / "ballast")
     with pytest.raises(StorageError, match=r"s\.sqlite"):
         await SqliteStorage.open(small_disk / "s.sqlite")
     assert os.listdir(small_disk) == ["ballast"]
@@ -545,3 +551,35 @@ async def test_any_positive_limit_will_do(path: Path) -> None:
     for order in ("newest_first", "oldest_first"):
         assert len(await storage.scan_branch(BranchScan(start="b", limit=2**70, order=order))) == 2
     await storage.close()
+
+
+_HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux says what a process has open")
+async def test_a_refused_opening_leaves_nothing_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-24: also when a statement of it failed; or nobody could remove its log, or unmount its disk, while somebody keeps the error."""
+    await (await SqliteStorage.open(path)).close()
+    monkeypatch.setattr(_sqlite_file, "BUSY_TIMEOUT", 0.01)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", _HOLD, str(path)], stdin=pipe, stdout=pipe) as other:  # noqa: ASYNC220 - nothing else runs here
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(StorageError, match="locked by another program") as refused:
+            await SqliteStorage.open(path)
+        left = [name for fd in os.listdir("/proc/self/fd") if str(path) in (name := _opened_as(fd))]
+        assert left == [], refused.value
+        other.communicate(b"")
+
+
+def _opened_as(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:  # it was for the listing itself
+        return ""

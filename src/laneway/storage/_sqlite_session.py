@@ -98,8 +98,8 @@ class SqliteSession:
         begins_log = not has_log(path)
         with named_errors(path):
             connection = connect(path)
+            session = cls(path, connection, later)
             try:
-                session = cls(path, connection, later)
                 if begins_log:
                     unsync(connection)  # the lease, the first thing in a new log, need not wait for the disk
                 try:
@@ -111,7 +111,7 @@ class SqliteSession:
                 session._about = about
                 return session
             except BaseException:
-                connection.close()
+                session._let_go()
                 raise
 
     def _take(self, lease_life: float) -> None:
@@ -158,11 +158,15 @@ class SqliteSession:
                 problems.append(error)
         try:
             with named_errors(self.path):
-                self._connection.close()
+                self._let_go()
         except StorageError as error:
             problems.append(error)
         if problems:
             raise StorageError(f"closing the session {self.path} failed: {'; '.join(str(p) for p in problems)}") from problems[0]
+
+    def _let_go(self) -> None:
+        self._cursor.close()  # it keeps a statement that failed, and that the file open
+        self._connection.close()
 
     def renew(self, interval: float) -> None:
         """Put the lease's end off, unless a commit just did. Never raises: what it finds out, the next commit raises."""
