@@ -24,19 +24,17 @@ T = TypeVar("T")
 
 
 class AbortSignal:
-    """What a piece of work watches. Set by its `AbortController`, once, for ever."""
+    """What a piece of work watches. Set by its `AbortController`, once, for ever.
 
-    __slots__ = ("_aborted", "_callbacks", "_reason")
+    `aborted` says whether the abort was requested; only to be read, from any thread.
+    """
+
+    __slots__ = ("_callbacks", "_reason", "aborted")  # an attribute: `aborted` is looked at a dozen times a turn, and a property is a call
 
     def __init__(self) -> None:
-        self._aborted = False
+        self.aborted = False
         self._reason: object = None
         self._callbacks: dict[object, Callable[[], None]] | None = None  # whoever pops one calls it: another thread may abort at any moment
-
-    @property
-    def aborted(self) -> bool:
-        """Whether the abort was requested. Safe to read from any thread."""
-        return self._aborted
 
     @property
     def reason(self) -> object:
@@ -45,7 +43,7 @@ class AbortSignal:
 
     def raise_if_aborted(self) -> None:
         """Raise `Aborted` if the abort was requested."""
-        if self._aborted:
+        if self.aborted:
             raise Aborted(self._reason)
 
     def on_abort(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -53,7 +51,7 @@ class AbortSignal:
 
         The callback runs in the thread that aborts and must not raise.
         """
-        if self._aborted:
+        if self.aborted:
             callback()
             return _nothing
         if self._callbacks is None:
@@ -61,13 +59,13 @@ class AbortSignal:
         callbacks = self._callbacks
         key = object()
         callbacks[key] = callback
-        if self._aborted and callbacks.pop(key, None) is not None:  # by another thread, since the look above
+        if self.aborted and callbacks.pop(key, None) is not None:  # by another thread, since the look above
             callback()
         return partial(callbacks.pop, key, None)  # pyright: ignore[reportReturnType] - what it returns is the callback, at which nobody looks
 
     async def wait(self) -> None:
         """Return when the abort is requested."""
-        if self._aborted:
+        if self.aborted:
             return
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
@@ -78,10 +76,10 @@ class AbortSignal:
             unsubscribe()
 
     def _fire(self, reason: object) -> bool:
-        if self._aborted:
+        if self.aborted:
             return False
         self._reason = reason
-        self._aborted = True
+        self.aborted = True
         callbacks, self._callbacks = self._callbacks, None
         for key in list(callbacks or ()):
             callback = callbacks.pop(key, None) if callbacks else None
@@ -90,7 +88,7 @@ class AbortSignal:
         return True
 
     def __repr__(self) -> str:
-        return f"<AbortSignal aborted={self._aborted}>"
+        return f"<AbortSignal aborted={self.aborted}>"
 
 
 class AbortController:
@@ -210,7 +208,7 @@ def start_task(
 
 def _start_now(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """What `eager_start` does from Python 3.12 on: take the first step out of the loop's queue. A loop of another make takes it in its next turn."""
-    task = loop.create_task(work)
+    task = asyncio.Task(work, loop=loop)
     ready: Any = getattr(loop, "_ready", None)
     if not ready:
         return task
@@ -246,14 +244,13 @@ SHARE = 0.005
 
 
 class Sharing:
-    """Nothing of a run need ever wait: models may be scripted, tools quick. `if sharing.due: await sharing.turn()` now and then lets others in."""
+    """Nothing of a run need ever wait: models may be scripted, tools quick. `if sharing.due(): await sharing.turn()` now and then lets others in."""
 
     __slots__ = ("_at",)
 
     def __init__(self) -> None:
         self._at = time.monotonic() + SHARE
 
-    @property
     def due(self) -> bool:
         """Whether the others have waited long enough."""
         return time.monotonic() > self._at

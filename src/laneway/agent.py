@@ -120,9 +120,6 @@ class AgentState:
 
     # What each event changes; applied before any listener sees it.
 
-    def _on_update(self, event: MessageUpdate) -> None:
-        self._streaming_message = event.message
-
     def _on_start(self, event: MessageStart) -> None:
         if isinstance(event.message, AssistantMessage):
             self._streaming_message = event.message
@@ -145,8 +142,7 @@ class AgentState:
 
 
 _CHANGES: dict[type[Any], Callable[[AgentState, Any], None]] = {
-    MessageUpdate: AgentState._on_update,  # pyright: ignore[reportPrivateUsage] - the table belongs to the class above
-    MessageStart: AgentState._on_start,  # pyright: ignore[reportPrivateUsage] - as above
+    MessageStart: AgentState._on_start,  # pyright: ignore[reportPrivateUsage] - the table belongs to the class above
     MessageEnd: AgentState._on_end,  # pyright: ignore[reportPrivateUsage] - as above
     ToolExecutionStart: AgentState._on_tool_start,  # pyright: ignore[reportPrivateUsage] - as above
     ToolExecutionEnd: AgentState._on_tool_end,  # pyright: ignore[reportPrivateUsage] - as above
@@ -187,14 +183,18 @@ class _ActiveRun:
 
     async def emit(self, event: AgentEvent) -> None:
         """Reduce the event into the state, then serve each listener, then the stream."""
-        if self.failures and isinstance(event, AgentEnd):
-            event = msgspec.structs.replace(event, reason="error")
-        change = _CHANGES.get(type(event))
-        if change is not None:
+        listeners = self.owner.listeners
+        if self.failures:
+            listeners = tuple(subscription for subscription in listeners if subscription not in self.silenced)
+            if isinstance(event, AgentEnd):
+                event = msgspec.structs.replace(event, reason="error")
+        kind = type(event)
+        if kind is MessageUpdate:  # of most there are, so no call for it
+            update: Any = event
+            self.state._streaming_message = update.message  # pyright: ignore[reportPrivateUsage] - the table above does the same
+        elif (change := _CHANGES.get(kind)) is not None:
             change(self.state, event)
-        for subscription in self.owner.listeners:
-            if self.failures and subscription in self.silenced:
-                continue
+        for subscription in listeners:
             try:
                 done: Any = subscription.listener(event, self.signal)
                 if subscription.is_async or (done is not None and hasattr(done, "__await__")):  # a lambda may return anything

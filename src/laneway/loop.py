@@ -380,6 +380,9 @@ class _Run:
         self.emit = emit
         self.raised: Exception | None = None  # of finish_turn or prepare_next_turn: raised once agent_end is out
         self._failure: Exception | None = None  # of a poll: the next response settles as an error
+        # What a poll gives that finds nothing, twice a turn: awaiting what is done already costs less than a coroutine.
+        self._nothing: asyncio.Future[list[AgentMessage]] = asyncio.get_running_loop().create_future()
+        self._nothing.set_result([])
         self._context = AgentContext(messages=list(context.messages), tools=list(context.tools))
         self._config = config
         self._signal = signal
@@ -432,13 +435,18 @@ class _Run:
     def poll_follow_up(self) -> Awaitable[list[AgentMessage]]:
         return self._poll(self._config.get_follow_up_messages)
 
-    async def _poll(self, poll: Poll | None) -> list[AgentMessage]:
+    def _poll(self, poll: Poll | None) -> Awaitable[list[AgentMessage]]:
         if poll is None or self._signal.aborted or self._failure is not None:
-            return []
+            return self._nothing
         try:
             polled = poll()
-            if isinstance(polled, list):  # a sync poll costs no coroutine of its own: there are two per turn
-                return list(polled)
+        except Exception as error:
+            self._failure = error
+            return self._nothing
+        return self._nothing if type(polled) is list and not polled else self._polled(polled)
+
+    async def _polled(self, polled: Awaitable[list[AgentMessage]] | list[AgentMessage]) -> list[AgentMessage]:
+        try:
             return list(await call_hook(lambda: polled) or ())
         except Exception as error:
             self._failure = error
@@ -448,7 +456,7 @@ class _Run:
 
     async def respond(self) -> AssistantMessage:
         """Make one request and put the response into the transcript; whatever goes wrong is an error message there."""
-        if self._sharing.due:
+        if self._sharing.due():
             await self._sharing.turn()
         try:
             if self._failure is not None:

@@ -250,7 +250,11 @@ class AssistantMessage(_Message, kw_only=True, frozen=True, tag="assistant"):
     def tool_calls(self) -> list[ToolCall]:
         """The tool calls, in order."""
         content: list[Any] = self.content
-        return [block for block in content if type(block) is ToolCall]
+        calls: list[ToolCall] = []
+        for block in content:  # not a comprehension: before Python 3.12 that is a call of its own, and every turn asks
+            if type(block) is ToolCall:
+                calls.append(block)
+        return calls
 
 
 class ToolResultMessage(_Message, kw_only=True, frozen=True, tag="tool_result"):

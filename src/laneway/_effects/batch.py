@@ -103,30 +103,29 @@ class BatchRunner:
 
     async def _together(self, calls: list[ToolCall]) -> bool:
         self._calls, self._running, self._news = calls, {}, []
+        signal, interrupt = self._signal, self._interrupt
         outcomes: list[Any] = []  # of Prepared or Outcome, then of Outcome alone; a cast is a call, and this is per tool call
         for call in calls:
             await self._emit(ToolExecutionStart(tool_call_id=call.id, tool_name=call.name, args=call.arguments))
-            outcome: Any = self._stopped()
-            if outcome is None:
-                before = self._before
-                if before is None:
-                    outcome = look_up(call, self._tools)
-                else:
-                    outcome = await prepare(call, self._tools, before=before(call), signal=self._signal, interrupt=self._interrupt)
+            if signal.aborted or (interrupt is not None and interrupt.aborted):
+                outcome: Any = self._not_begun()
+            elif self._before is None:
+                outcome = look_up(call, self._tools)
+            else:
+                outcome = await prepare(call, self._tools, before=self._before(call), signal=signal, interrupt=interrupt)
             outcomes.append(outcome)
             if type(outcome) is not Prepared:
                 await self._emit_end(call, outcome)
         try:
             for index, ready in enumerate(outcomes):
                 if type(ready) is Prepared:
-                    if self._sharing.due:
+                    if self._sharing.due():
                         await self._sharing.turn()
-                    stopped = self._stopped()
-                    if stopped is None:
-                        self._start(index, ready)
+                    if signal.aborted or (interrupt is not None and interrupt.aborted):
+                        outcomes[index] = self._not_begun()
+                        await self._emit_end(calls[index], outcomes[index])
                     else:
-                        outcomes[index] = stopped
-                        await self._emit_end(calls[index], stopped)
+                        self._start(index, ready)
             if self._left:
                 await self._drain(outcomes)
         finally:
@@ -138,13 +137,9 @@ class BatchRunner:
             await self._emit_result(call, final)
         return agreed
 
-    def _stopped(self) -> Outcome | None:
-        """What a call that has not begun gets, if nothing may begin any more."""
-        if self._signal.aborted:
-            return failure(NOT_STARTED, cut="aborted")
-        if self._interrupt is not None and self._interrupt.aborted:
-            return failure(INTERRUPTED, cut="interrupted")
-        return None
+    def _not_begun(self) -> Outcome:
+        """What a call gets that may not begin any more."""
+        return failure(NOT_STARTED, cut="aborted") if self._signal.aborted else failure(INTERRUPTED, cut="interrupted")
 
     # -- calls under way
 

@@ -105,14 +105,14 @@ class StreamGuard:
     Belongs to the task that made it; costs two attribute writes per await.
     """
 
-    __slots__ = ("_cuts", "_detach", "_loop", "_task", "_timer", "waiting")
+    __slots__ = ("_cuts", "_detach", "_loop", "_timer", "task", "waiting")
 
     def __init__(self, signal: AbortSignal | None) -> None:
         self.waiting = False
         self._cuts = 0  # cancellations that were not taken back yet
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
+        self.task = asyncio.current_task()
         self._detach = None if signal is None else signal.on_abort(lambda: soon(self._loop, self._arm))
 
     def _arm(self) -> None:
@@ -120,9 +120,9 @@ class StreamGuard:
             self._timer = self._loop.call_later(STREAM_ABORT_GRACE, self._expire)
 
     def _expire(self) -> None:
-        if self.waiting and self._task is not None:  # else a listener is slow: look again when the stream may be waited for
+        if self.waiting and self.task is not None:  # else a listener is slow: look again when the stream may be waited for
             self._cuts += 1
-            self._task.cancel()
+            self.task.cancel()
         self._timer = self._loop.call_later(STREAM_ABORT_GRACE, self._expire)
 
     async def wait(self, step: Awaitable[Any]) -> Any:
@@ -136,11 +136,11 @@ class StreamGuard:
     def took_back(self) -> bool:
         """Take back the guard's own cancellations; say whether the one at hand was no other."""
         cuts, self._cuts = self._cuts, 0
-        if not cuts or self._task is None:
+        if not cuts or self.task is None:
             return False
         for _ in range(cuts):
-            self._task.uncancel()
-        return self._task.cancelling() == 0
+            self.task.uncancel()
+        return self.task.cancelling() == 0
 
     def close(self) -> None:
         """Stop watching the signal."""

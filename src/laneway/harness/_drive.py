@@ -183,7 +183,7 @@ async def _advance(drive: Drive) -> DriveOutcome:
     if operation is not None and not operation.cancelled and drive.hooks.has("before_drive"):
         await _before_drive(drive, operation)
     while True:
-        if drive.sharing.due:
+        if drive.sharing.due():
             await drive.sharing.turn()
         drive.runtime.check()
         operation = line.current(drive.operation_id)

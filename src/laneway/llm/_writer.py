@@ -105,10 +105,11 @@ class PartialMessage(AssistantMessage, kw_only=True, frozen=True, tag="assistant
 
     blocks: list[Any] = msgspec.field(default_factory=list[Any])
 
-    def snapshot(self) -> AssistantMessage:
-        """Return the message as it is now, as a plain `AssistantMessage`."""
+    def snapshot(self, content: list[AssistantContent] | None = None) -> AssistantMessage:
+        """Return the message as it is now, as a plain `AssistantMessage`; who knows that all blocks have ended may give them as `content`."""
         return AssistantMessage(
-            content=self.content, api=self.api, provider=self.provider, model=self.model, usage=self.usage, stop_reason=self.stop_reason,
+            content=self.content if content is None else content,
+            api=self.api, provider=self.provider, model=self.model, usage=self.usage, stop_reason=self.stop_reason,
             error_message=self.error_message, error=self.error, response_id=self.response_id, response_model=self.response_model,
             raw_stop_reason=self.raw_stop_reason, thinking_level=self.thinking_level, diagnostics=self.diagnostics, deferred=self.deferred,
             timestamp=self.timestamp,
@@ -264,7 +265,7 @@ class StreamWriter:
             force(partial, "deferred", deferred)
         if raw is not None:
             force(partial, "raw_stop_reason", raw)
-        self.events.append(StreamDone(message=partial.snapshot()))
+        self.events.append(StreamDone(message=partial.snapshot(partial.blocks.copy())))
 
     def fail(self, error: BaseException, aborted: bool) -> AssistantMessage:
         """Return the message of a response that failed, with what had arrived; blocks still open get no end event."""

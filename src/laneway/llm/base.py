@@ -148,9 +148,12 @@ _CLOSED = "the stream was closed before the response ended"
 
 
 class StreamWaiting(Protocol):
-    """What an engine looks at to know whether a stream or one of its own listeners is slow."""
+    """What an engine looks at to know whether a stream or one of its own listeners is slow. `task` is who reads."""
 
     waiting: bool
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None: ...
 
 
 class ReaderFailed(Exception):
@@ -218,10 +221,8 @@ class AssistantStream:
             ReaderFailed: what `on_event` raised is its cause.
             asyncio.CancelledError: the task was cancelled.
         """
-        self._reader = asyncio.current_task()
-        while True:
-            if self._message is not None:  # `aclose()` in another task, while `on_event` was awaited
-                return self._message
+        self._reader = waiting.task
+        while self._message is None:  # else `aclose()` in another task, while `on_event` was awaited
             if self._running:
                 self._refuse()
             self._running = waiting.waiting = True
@@ -229,17 +230,19 @@ class AssistantStream:
                 event: Any = await self._next()
             except BaseException as error:
                 event = await self._failed(error)
-            self._running = False
+            self._running = waiting.waiting = False
             kind = type(event)  # pyright: ignore[reportUnknownVariableType] - as above
             if kind is StreamDone or kind is StreamError:
-                await self._settle(event.message)  # closes the source, which may hang: still waited for
+                waiting.waiting = True  # closing the source may hang
+                await self._settle(event.message)
                 waiting.waiting = False
-                return event.message
-            waiting.waiting = False
+                break
             try:
                 await on_event(event)
             except Exception as error:
                 raise ReaderFailed(error) from error
+        assert self._message is not None
+        return self._message
 
     async def _failed(self, error: BaseException) -> StreamError:
         """Turn what the source raised into the last event, or raise what is not the source's."""
@@ -270,9 +273,11 @@ class AssistantStream:
         """Fix the final message; leave nothing open and nobody waiting."""
         self._message = message
         try:
-            await self._close_source()
+            if hasattr(self._source, "aclose"):
+                await cast("AsyncGenerator[AssistantEvent]", self._source).aclose()
         finally:
-            self._wake()
+            if self._waiters:
+                self._wake()
 
     async def result(self) -> AssistantMessage:
         """Return the final message. Where nobody iterates this reads the stream to its end and drops the events not yet read."""
@@ -325,10 +330,6 @@ class AssistantStream:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    async def _close_source(self) -> None:
-        if hasattr(self._source, "aclose"):
-            await cast("AsyncGenerator[AssistantEvent]", self._source).aclose()
 
 
 def encode_json(value: Any) -> bytes:

@@ -115,6 +115,12 @@ def _enum(values: Any, kind: Any) -> Check | None:
     return check
 
 
+def _bare_type(schema: Any) -> type | None:
+    """Return the type of a scalar of which the schema says nothing else."""
+    said = {key: value for key, value in cast("dict[str, Any]", schema).items() if key not in _ANNOTATIONS} if isinstance(schema, dict) else {}
+    return _TYPES.get(said["type"]) if said.keys() == {"type"} and isinstance(said["type"], str) else None
+
+
 def _any_of(members: Any) -> Check | None:
     if not isinstance(members, list) or not members:
         return None
@@ -209,6 +215,7 @@ def _object(node: dict[str, Any]) -> Check | None:
     if rest is None and extra is not False:
         return None
     needed = frozenset(cast("list[str]", required))
+    bare = {name: kind for name, schema in cast("dict[str, Any]", properties).items() if (kind := _bare_type(schema)) is not None}
 
     def check_object(value: Any) -> Any:
         given: Any = value  # not a cast: that is a function call, for every call of a tool
@@ -216,6 +223,9 @@ def _object(node: dict[str, Any]) -> Check | None:
             return MISS
         copied: dict[str, Any] = {}
         for name, item in given.items():
+            if type(item) is bare.get(name) and type(name) is str:  # most arguments of most tools, without a call for each
+                copied[name] = item
+                continue
             check = checks.get(name, rest)
             if check is None or (kept := check(item)) is MISS or type(name) is not str:
                 return MISS

@@ -174,7 +174,7 @@ class _Work:
 
     async def _take_up_all(self, batch: Batch) -> None:
         for index in range(len(batch.calls)):
-            if self.drive.sharing.due:
+            if self.drive.sharing.due():
                 await self.drive.sharing.turn()
             now = self.batch
             if now is None or self.drive.gate.state != "open":
