@@ -248,9 +248,11 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], columns: int) -> tuple[i
 
 
 @asynccontextmanager
-async def terminal(words: Sequence[str], env: Mapping[str, str], *, cwd: Path, columns: int = 100) -> AsyncIterator[Terminal]:
+async def terminal(
+    words: Sequence[str], env: Mapping[str, str], *, cwd: Path, columns: int = 100, command: Sequence[str] = COMMAND
+) -> AsyncIterator[Terminal]:
     """Start a command in a new terminal, as the leader of its session: Ctrl-C is a byte that is typed there."""
-    master, pid = _spawn([*COMMAND, *words], {**env, "PWD": str(cwd)}, columns)
+    master, pid = _spawn([*command, *words], {**env, "PWD": str(cwd)}, columns)
     running = Terminal(pid, master)
     try:
         yield running

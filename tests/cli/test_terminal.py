@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from pathlib import Path
 
 import pytest
 
-from cli.running import terminal, without_styles
+from cli.running import COMMAND, terminal, without_styles
 from cli.serving import at, calling, saying
+from laneway.session import SqliteRepo
 from llm.loopback import Loopback
 
 RUN = ("run", "--no-session", "-m", "custom/m")
@@ -40,6 +42,37 @@ async def test_a_status_line_says_what_is_waited_for_and_goes(env: dict[str, str
     assert shown[1:] == ["  └ working", "Done."]
     drawn = [part.split("\r")[0].split("\n")[0] for part in screen.screen.split("\r\x1b[K")[1:]]
     assert max(len(line) for line in drawn if "·" in line) < 60
+
+
+WIDE = "echo 日本語の文字は二桁です日本語の文字は二桁です; until test -e go; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize("columns", [5, 30])
+@pytest.mark.parametrize("redirect", ["", "> answer"])
+async def test_the_status_line_never_wraps(env: dict[str, str], work: Path, columns: int, redirect: str):
+    """A line that wraps is not erased and fills the screen: wide characters, a tiny terminal, and a stdout that is none."""
+    command = ("/bin/sh", "-c", f'exec "$@" {redirect}', "sh", *COMMAND)
+    async with (
+        Loopback([calling("bash", {"command": WIDE}), saying("Done.")]) as server,
+        terminal([*RUN, "go"], at(server, env), cwd=work, columns=columns, command=command) as screen,
+    ):
+        await screen.until(" b…" if columns == 5 else "bash: 日本語")
+        (work / "go").touch()
+        assert await screen.end() == 0
+    drawn = [part.split("\r")[0].split("\n")[0] for part in screen.screen.split("\r\x1b[K")[1:]]
+    frames = [line for line in drawn if line[:1] in tuple("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")]
+    assert frames
+    assert all(sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line) < columns for line in frames)
+
+
+async def test_an_export_cannot_steer_the_terminal(env: dict[str, str], work: Path):
+    """What a model or a tool said is shown on a terminal, not obeyed; a file gets it as it is."""
+    async with await SqliteRepo(Path(env["LANEWAY_HOME"]) / "sessions").create(id="s") as session:
+        await session.append_message("title \x1b]0;owned\x07")
+    async with terminal(["sessions", "export", "s"], env, cwd=work) as screen:
+        assert await screen.end() == 0
+    assert "owned" in screen.screen
+    assert "\x1b" not in screen.screen
 
 
 @pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])

@@ -10,7 +10,8 @@ from typing import Any
 
 from laneway.cli._exit import CliError
 from laneway.cli.commands import sessions as verbs
-from laneway.cli.config import sessions_dir, wants_colour
+from laneway.cli.config import sessions_dir, somebody_answers, wants_colour
+from laneway.cli.render._terminal import printable
 from laneway.session import SqliteRepo
 
 
@@ -31,7 +32,7 @@ async def _do(repo: SqliteRepo, given: Any) -> int:
             colour = wants_colour(sys.stdout)
             return await verbs.search_sessions(repo, given.query, id=given.session, limit=given.limit, json=given.json, color=colour)
         case "export":
-            return await verbs.export_session(repo, given.id, to=given.to, format=given.format, branch=given.branch)
+            return await verbs.export_session(repo, given.id, to=given.to, format=given.format, branch=given.branch, out=_print_export)
         case "fork":
             return await verbs.fork_session(
                 repo, given.id, branch=given.branch, entry_id=given.at, before=given.before, tree=given.tree, json=given.json
@@ -46,8 +47,13 @@ async def _do(repo: SqliteRepo, given: Any) -> int:
             return await verbs.remove_sessions(repo, given.ids, confirm=None if given.yes else _ask, json=given.json)
 
 
+def _print_export(text: str) -> None:
+    """Print an export as it is into a file or pipe, and harmless to a terminal."""
+    print(printable(text) if sys.stdout.isatty() else text)
+
+
 def _ask(question: str) -> bool:
-    if not sys.stdin.isatty():
+    if not somebody_answers():
         raise CliError("nobody is there to confirm: say --yes to delete without asking")
     print(f"{question}\nType yes: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import time
+import unicodedata
 from contextlib import suppress
 from typing import TextIO
 
@@ -27,6 +29,23 @@ def one_line(text: str, width: int) -> str:
     if len(text) > width:
         text = text[: width - 1] + "…"
     return printable(text.replace("\n", "⏎").replace("\t", " "))
+
+
+def fitting(text: str, columns: int) -> str:
+    """Return one safe line that a terminal shows in at most `columns` columns; many characters take two, some none."""
+    text = one_line(text, max(columns, 1))
+    used = 0
+    for at, char in enumerate(text):
+        used += _columns(char)
+        if used > columns:
+            return f"{text[: at - 1]}…" if at else ""
+    return text
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char) or char in "\u200b\u200d\ufe0f":
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 class StatusLine:
@@ -75,9 +94,16 @@ class StatusLine:
         if seconds >= _PATIENCE:
             self._ticks += 1
             line = f"{_FRAMES[self._ticks % len(_FRAMES)]} {self._text} · {seconds:.0f} s"
-            width = shutil.get_terminal_size((80, 24)).columns - 1
             self._shown = True
             with suppress(OSError, ValueError):
-                self._stream.write(f"\r\033[K{one_line(line, max(width, 10))}")
+                self._stream.write(f"\r\033[K{fitting(line, _width(self._stream) - 1)}")
                 self._stream.flush()
         self._timer = asyncio.get_running_loop().call_later(_TICK, self._tick)
+
+
+def _width(stream: TextIO) -> int:
+    """Return the columns of the terminal that `stream` is, whatever stdout is."""
+    with suppress(OSError, ValueError):
+        if columns := os.get_terminal_size(stream.fileno()).columns:
+            return columns
+    return shutil.get_terminal_size((80, 24)).columns
