@@ -238,6 +238,24 @@ async def test_sessions_are_reached(env: dict[str, str], work: Path):
     assert elsewhere.out == "No sessions yet.\n"
 
 
+async def test_a_session_that_is_named_twice_is_deleted_once(env: dict[str, str]):
+    """And a stdin that was closed is nobody who could confirm."""
+    async with await SqliteRepo(Path(env["LANEWAY_HOME"]) / "sessions").create(id="aaaa-work") as session:
+        await session.append_message("Fix the parser")
+    closed = ["/bin/sh", "-c", f'exec {COMMAND[0]} -m laneway "$@" <&-', "sh"]
+    (await run(["sessions", "rm", "aaaa"], env, command=closed)).check(2, "--yes")
+    done = await run(["sessions", "rm", "aaaa", "aaaa-work", "--yes"], env)
+    done.check(0)
+    assert done.out == "deleted aaaa-work\n"
+
+
+@pytest.mark.parametrize("words", [["sessions", "list"], ["models"], ["doctor"], ["run", "go"], ["resume"]])
+async def test_a_home_of_nobody_is_named(env: dict[str, str], work: Path, words: list[str]):
+    """LANEWAY_HOME names a user that there is not: one sentence, and no folder called "~" anywhere."""
+    (await run(words, {**env, "LANEWAY_HOME": "~nobody-here/x"}, cwd=work)).check(2, "LANEWAY_HOME", "no such user")
+    assert [path.name for path in work.iterdir()] == ["notes.txt"]
+
+
 async def test_a_custom_server_needs_no_key(env: dict[str, str], work: Path):
     """A compatible server on this machine is one variable away."""
     async with Loopback([saying("hello")]) as server:

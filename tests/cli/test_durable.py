@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import run, started
+from cli.running import COMMAND, run, started
 from cli.serving import asked, at, calling, saying, text_of
 from llm.loopback import Loopback
 
@@ -128,3 +128,23 @@ async def test_a_session_shows_what_is_not_over(env: dict[str, str], work: Path)
     shown.check(0)
     assert "Open in main:" in shown.out
     assert "at tools; laneway resume" in shown.out
+
+
+async def test_a_run_of_another_process_does_not_hide_one_that_was_left_open(env: dict[str, str], work: Path) -> None:
+    """Two runs in one folder: the older was killed, the newer is under way; resume takes the one that waits for it."""
+    await left_open(env, work, signal.SIGKILL)
+    (work / "ran.txt").unlink()
+    replies = [calling("ls", {}), calling("bash", {"command": SCRIPT})]
+    async with Loopback(replies) as server, started([*RUN, "do something else"], at(server, env), cwd=work):
+        await begun(work)
+        done = await run(["resume"], at(server, env), cwd=work)
+    done.check(75, "laneway resume", "goes on")
+    assert "asked          do it" in done.err
+
+
+async def test_a_card_is_shown_where_nobody_can_answer(env: dict[str, str], work: Path) -> None:
+    """stdin was closed and stderr takes nothing: the run is left as it is."""
+    await left_open(env, work, signal.SIGKILL)
+    for redirect in ("<&-", "2>/dev/full"):
+        command = ["/bin/sh", "-c", f"exec {COMMAND[0]} -m laneway resume {redirect}"]
+        (await run([], env | {"LANEWAY_CUSTOM_BASE_URL": "http://127.0.0.1:9"}, cwd=work, command=command)).check(75)

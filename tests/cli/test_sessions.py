@@ -263,6 +263,7 @@ async def test_what_a_session_says_does_nothing_to_the_terminal(tmp_path: Path, 
     await cli.show_session(repo, "s", out=out)
     await cli.show_tree(repo, "s", out=out)
     await cli.search_sessions(repo, "needle", out=out)
+    await cli.name_session(repo, "s", f"other {evil}", out=out)
     await cli.remove_sessions(repo, ["s"], confirm=lambda question: out(question) is None, out=out)
     assert not set(out.text) & {"\x1b", "\x07", "\x9b", "\r", "\b"}
 

@@ -98,8 +98,9 @@ def _run(add: _Add) -> None:
     run.add_argument("--max-cost", type=_money, metavar="USD", help="stop once the run has cost this much")
     run.add_argument("--json", action="store_true", help="print every event as one JSON object per line on stdout")
     run.add_argument("-q", "--quiet", action="store_true", help="say nothing but the answer")
-    run.add_argument("--session", metavar="ID", help="go on in this session instead of a new one")
-    run.add_argument("--no-session", action="store_true", help="keep nothing: the run lives and dies with this process")
+    where = run.add_mutually_exclusive_group()
+    where.add_argument("--session", metavar="ID", help="go on in this session instead of a new one")
+    where.add_argument("--no-session", action="store_true", help="keep nothing: the run lives and dies with this process")
     run.add_argument("--session-dir", metavar="DIR", help="where sessions are (default: the platform's data folder)")
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 DONE = 0
 FAILED = 1
@@ -27,10 +27,15 @@ class CliError(Exception):
         self.code = code
 
 
-def complain(message: str) -> None:
-    """Say on stderr what went wrong; a stderr that nobody reads is no reason to fail."""
+def say(text: str, err: TextIO | None = None) -> None:
+    """Print a line on stderr (or `err`); one that nobody reads, or whose disk is full, is no reason to fail."""
     with suppress(OSError, ValueError, AttributeError):
-        print(f"laneway: {message}", file=sys.stderr, flush=True)
+        print(text, file=err or sys.stderr, flush=True)
+
+
+def complain(message: str) -> None:
+    """Say on stderr what went wrong."""
+    say(f"laneway: {message}")
 
 
 def drop_output() -> None:

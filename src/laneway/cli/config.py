@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, TextIO
 
 from laneway.cli._exit import CliError
 
+_HOMELESS = "nobody knows where this user's home folder is"
+
 
 def home() -> Path:
-    """The directory of settings: `LANEWAY_HOME`, else the one where keys and own models are."""
+    """The directory of settings: `LANEWAY_HOME`, else the one where keys and own models are.
+
+    Raises:
+        CliError: it is named after a user that there is not, or nobody knows where home is.
+    """
     if chosen := os.environ.get("LANEWAY_HOME", "").strip():
-        return Path(chosen).expanduser()
+        return _expanded(chosen, "LANEWAY_HOME")
     from laneway.llm._paths import config_dir
 
-    return config_dir()
+    try:
+        return config_dir()
+    except RuntimeError:
+        raise CliError(f"{_HOMELESS}; set HOME or LANEWAY_HOME") from None
 
 
 def sessions_dir(chosen: str | None = None) -> Path:
     """The directory of sessions: the one chosen, else below `LANEWAY_HOME`, else below the platform's data directory."""
     if chosen:
-        return Path(chosen).expanduser()
+        return _expanded(chosen, "--session-dir")
     if os.environ.get("LANEWAY_HOME", "").strip():
         return home() / "sessions"
     try:
         import platformdirs
     except ImportError:
         base = os.environ.get("XDG_DATA_HOME", "").strip()
-        return (Path(base) if os.path.isabs(base) else Path.home() / ".local/share") / "laneway" / "sessions"
-    return platformdirs.user_data_path("laneway", appauthor=False) / "sessions"
+        return (Path(base) if os.path.isabs(base) else _expanded("~", "HOME") / ".local/share") / "laneway" / "sessions"
+    folder = platformdirs.user_data_path("laneway", appauthor=False) / "sessions"
+    if folder.parts[0] == "~":  # nobody knows where home is, and "~" would be made here
+        _expanded("~", "HOME")
+    return folder
+
+
+def _expanded(text: str, source: str) -> Path:
+    """Return a folder that a person named, `~` and `~user` followed.
+
+    Raises:
+        CliError: there is no such user, or nobody knows where home is.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        why = f"{_HOMELESS}; set HOME or LANEWAY_HOME" if text.split("/")[0] == "~" else "there is no such user"
+        raise CliError(f"{source}: {text} cannot be used: {why}") from None
 
 
 def settings_file() -> Path:
@@ -63,6 +89,12 @@ def configured_model() -> tuple[str, str] | None:
     if not isinstance(spec, str):
         raise CliError(f'{settings_file()}: model must be a text such as "openai/gpt-5"')
     return spec, str(settings_file())
+
+
+def somebody_answers() -> bool:
+    """Whether there is somebody to ask: stdin is a terminal. It is None where it was closed at the start."""
+    stdin: TextIO | None = sys.stdin
+    return stdin is not None and not stdin.closed and stdin.isatty()
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -57,6 +57,9 @@ def _unexpected(error: Exception) -> int:
 
 
 def _dispatch(arguments: Any) -> int:
+    from laneway.cli.config import home
+
+    home()  # says what is wrong with it, before something deep inside trips over it
     match cast("str", arguments.command):
         case "run":
             from laneway.cli.commands.run import run

@@ -7,7 +7,7 @@ import select
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, TextIO, cast
 
 from msgspec import Struct
 
@@ -69,7 +69,15 @@ def _read_stdin(stdin: TextIO | None, note: Callable[[str], None]) -> str:
 
 
 def _read_up_to(stream: BinaryIO, name: str) -> bytes:
-    data = stream.read(MAX_BYTES + 1)
+    data = b""
+    while len(data) <= MAX_BYTES:
+        more = cast("bytes | None", stream.read(MAX_BYTES + 1 - len(data)))
+        if more == b"":
+            break
+        if more is None:  # whoever shares this pipe has made it non-blocking: nothing has come yet, which is not its end
+            select.select([stream], [], [])
+        else:
+            data += more
     if len(data) > MAX_BYTES:
         raise CliError(f"{name} has more than {MAX_BYTES // (1024 * 1024)} MB: put it into a file and let the agent read parts of it")
     return data

@@ -12,12 +12,12 @@ from typing import Any, TextIO, cast
 import msgspec
 from msgspec import Struct
 
-from laneway.cli._exit import ABORTED, DONE, SUSPENDED, CliError
+from laneway.cli._exit import ABORTED, DONE, LOCKED, SUSPENDED, CliError, say
 from laneway.cli.commands._durable import LANE, DurableAgent, Task, open_session
 from laneway.cli.commands._model import choose_model
 from laneway.cli.commands._tools import choose_tools
 from laneway.cli.commands.run import aside, finish, make_renderer, run_to_the_end
-from laneway.cli.config import sessions_dir
+from laneway.cli.config import sessions_dir, somebody_answers
 from laneway.cli.render._terminal import one_line
 from laneway.errors import StorageError
 from laneway.harness import keys
@@ -38,8 +38,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
 async def _resume(given: argparse.Namespace, here: str, out: TextIO) -> int:
     repo = SqliteRepo(sessions_dir(given.session_dir))
-    session_id = await _which(repo, given.id, here)
-    session = await open_session(repo, session_id)
+    session = await _open(repo, given.id, here)
     try:
         agent, tools, note = await _attach(session, given, out)
     except BaseException:
@@ -51,16 +50,23 @@ async def _resume(given: argparse.Namespace, here: str, out: TextIO) -> int:
         await agent.close()
 
 
-async def _which(repo: SqliteRepo, text: str | None, here: str) -> str:
+async def _open(repo: SqliteRepo, text: str | None, here: str) -> Session:
+    """Open the session that was named, else the newest one that was left open, those of this folder first; not one that runs elsewhere."""
     if text is not None:
         from laneway.cli.commands.sessions import resolve
 
-        return await resolve(repo, text)
+        return await open_session(repo, await resolve(repo, text))
     listed = await repo.list(limit=_LOOK_AT)
-    for info in sorted(listed, key=lambda i: i.cwd != here):  # those of this folder first, newest first
+    runs: CliError | None = None
+    for info in sorted(listed, key=lambda i: i.cwd != here):
         if await is_open(repo, info.id):
-            return info.id
-    raise CliError("nothing was left open: no run is waiting to go on")
+            try:
+                return await open_session(repo, info.id)
+            except CliError as error:
+                if error.code != LOCKED:
+                    raise
+                runs = runs or error
+    raise runs or CliError("nothing was left open: no run is waiting to go on")
 
 
 async def is_open(repo: SqliteRepo, session_id: str) -> bool:
@@ -105,7 +111,7 @@ async def _decide(agent: DurableAgent, tools: list[AgentTool], given: argparse.N
         return DONE
     card = Card.of(snapshot, {tool.name for tool in tools if tool.replay == "safe"})
     if not given.json:
-        print(card.text(agent.session_id), file=sys.stderr, flush=True)
+        say(card.text(agent.session_id))
     match "r" if given.yes else _ask():
         case "r":
             return await finish(agent, renderer, agent.resume)
@@ -120,7 +126,7 @@ async def _decide(agent: DurableAgent, tools: list[AgentTool], given: argparse.N
 
 
 def _ask() -> str:
-    if not sys.stdin.isatty():
+    if not somebody_answers():
         return "l"
     while True:
         print("resume, abort or later? [r/a/l] ", end="", file=sys.stderr, flush=True)
@@ -189,4 +195,3 @@ def _called(call: ToolCall) -> str:
 
 def _said(message: Any) -> str:
     return one_line(getattr(message, "text", "") or str(getattr(message, "content", "")), 120)
-

@@ -91,9 +91,7 @@ async def _durably(
     """Run in a session on SQLite: a new one, or the one that was named."""
     from laneway.cli.commands._durable import DurableAgent, Task, create_session, open_session
 
-    task = Task(
-        system=system, allow_outside=given.allow_outside, max_tokens=given.max_tokens, max_turns=given.max_turns, max_cost=given.max_cost
-    )
+    task = Task(system=system, allow_outside=given.allow_outside, max_tokens=given.max_tokens, max_turns=given.max_turns, max_cost=given.max_cost)
     repo = SqliteRepo(sessions_dir(given.session_dir))
     if given.session is None:
         session = await create_session(repo, cwd, task)

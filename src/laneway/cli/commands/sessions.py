@@ -189,10 +189,12 @@ async def import_session(repo: SessionRepo, path: str | os.PathLike[str], *, id:
 
 async def name_session(repo: SessionRepo, id: str, name: str | None, *, out: Out = print) -> int:
     """Give a session a name, or take it away."""
+    from laneway.cli.render._terminal import printable
+
     with failures():
         async with await repo.open(await resolve(repo, id)) as session:
             await session.set_name(name)
-            out(await session.get_name() or "The session has no name now.")
+            out(printable(await session.get_name() or "The session has no name now."))
     return DONE
 
 
@@ -226,7 +228,7 @@ async def remove_sessions(
     from laneway.cli.render.sessions import title_of
 
     with failures():
-        chosen = [await resolve(repo, id) for id in ids]
+        chosen = list(dict.fromkeys([await resolve(repo, id) for id in ids]))
         known = {info.id: info for info in await repo.list()}
         titles = [f"{id}  {printable(title_of(known[id]))}" if id in known else id for id in chosen]
         if confirm is not None and not confirm("Delete for good?\n" + "\n".join(f"  {title}" for title in titles)):

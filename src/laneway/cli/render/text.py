@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, TextIO, cast
 
+from laneway.cli._exit import say
 from laneway.cli.config import is_terminal, wants_colour
 from laneway.cli.render._terminal import StatusLine, one_line, printable
 from laneway.events import AgentEvent, MessageUpdate, ToolExecutionEnd, ToolExecutionStart, ToolExecutionUpdate
@@ -19,7 +20,8 @@ class TextRenderer:
     """Prints events as they come.
 
     On a terminal the model's text streams to stdout, and a line on stderr says what is waited for. Into a pipe or file only final
-    answers go to stdout; what the model says on the way goes to stderr. `quiet` leaves only the answers.
+    answers go to stdout; what the model says on the way goes to stderr. `quiet` leaves only the answers. An answer that cannot be
+    written raises; what goes to stderr is not worth ending a run for.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, quiet: bool = False) -> None:
@@ -56,7 +58,7 @@ class TextRenderer:
         self._status.hide()
         if not self._at_line_start:
             self._write("\n")
-        print(f"laneway: {printable(text)}", file=self._err, flush=True)
+        say(f"laneway: {printable(text)}", self._err)
 
     def session(self, session_id: str) -> None:
         """Say where the run is kept, to a person who may have to resume it."""
@@ -132,7 +134,7 @@ class TextRenderer:
         self._status.hide()
         if self._streams:
             self._break_line()
-        print(text, file=self._err, flush=True)
+        say(text, self._err)
 
     def _style(self, code: str, text: str) -> str:
         return f"{code}{text}{_RESET}" if self._colour else text
