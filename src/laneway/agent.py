@@ -15,7 +15,7 @@ from msgspec import Struct
 from laneway._effects.call_tools import ABORTED, failure, result_message
 from laneway._event_stream import EventStream
 from laneway.abort import AbortController, AbortSignal, being_cancelled, first_step, soon, start_task
-from laneway.errors import AgentBusy, LoopInputError, WouldDeadlock
+from laneway.errors import Aborted, AgentBusy, LoopInputError, WouldDeadlock
 from laneway.events import AgentEnd, AgentEvent, MessageEnd, MessageStart, MessageUpdate, ToolExecutionEnd, ToolExecutionStart
 from laneway.llm.base import Model, StreamFn, StreamOptions, ThinkingLevel
 from laneway.loop import AgentContext, LoopConfig, LoopLimits, run_in_loop, settle_on_cancel
@@ -140,11 +140,16 @@ class AgentState:
         self._pending.discard(event.tool_call_id)
         self._pending_seen = None
 
+    def _on_agent_end(self, event: AgentEnd) -> None:
+        if event.reason == "aborted" and self._error is None and self._run is not None:  # not in a response: between two, or while tools ran
+            self._error = str(Aborted(self._run.signal.reason))
+
 
 _CHANGES: dict[type[Any], Callable[[AgentState, Any], None]] = {
     MessageStart: AgentState._on_start,  # pyright: ignore[reportPrivateUsage] - the table belongs to the class above
     MessageEnd: AgentState._on_end,  # pyright: ignore[reportPrivateUsage] - as above
     ToolExecutionStart: AgentState._on_tool_start,  # pyright: ignore[reportPrivateUsage] - as above
+    AgentEnd: AgentState._on_agent_end,  # pyright: ignore[reportPrivateUsage] - as above
     ToolExecutionEnd: AgentState._on_tool_end,  # pyright: ignore[reportPrivateUsage] - as above
 }
 
@@ -493,6 +498,7 @@ class Agent:
             tool_abort_grace=self.tool_abort_grace,
             limits=self.limits,
             batch_interrupt=run.batch_interrupt,
+            has_queued_messages=lambda: self.has_queued_messages,
         )
 
     # ------------------------------------------------------------------------------------------------ queues
@@ -548,20 +554,24 @@ class Agent:
     def peek_queued_messages(self) -> list[AgentMessage]:
         """What the next drain would take (steering first, honouring the modes), without taking it."""
         queue, mode = (self._steering, self.steering_mode) if self._steering else (self._follow_up, self.follow_up_mode)
-        return list(queue) if mode == "all" else list(queue)[:1]
+        return list(queue)[: self._next_count(queue, mode)]
 
     def pending_messages(self) -> PendingMessages:
         """Both queues, whole."""
         return PendingMessages(steering=list(self._steering), follow_up=list(self._follow_up))
 
     def _drain(self, queue: deque[AgentMessage], mode: QueueMode) -> list[AgentMessage]:
-        count = len(queue) if mode == "all" else min(1, len(queue))
-        if self._urgent:  # what cannot wait comes with what was queued before it
-            count = max([count, *(place for place, message in enumerate(list(queue), 1) if id(message) in self._urgent)])
-        drained = [queue.popleft() for _ in range(count)]
+        drained = [queue.popleft() for _ in range(self._next_count(queue, mode))]
         if self._urgent:
             self._urgent.difference_update(map(id, drained))
         return drained
+
+    def _next_count(self, queue: deque[AgentMessage], mode: QueueMode) -> int:
+        """How many messages of a queue are delivered next."""
+        count = len(queue) if mode == "all" else min(1, len(queue))
+        if self._urgent:  # what cannot wait comes with what was queued before it
+            count = max([count, *(place for place, message in enumerate(list(queue), 1) if id(message) in self._urgent)])
+        return count
 
     def _take_all(self, queue: deque[AgentMessage]) -> list[AgentMessage]:
         return self._drain(queue, "all")

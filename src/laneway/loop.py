@@ -85,7 +85,7 @@ class LoopLimits(Struct, kw_only=True, frozen=True):
 
 
 class CompletedTurn(Struct, kw_only=True, frozen=True):
-    """A finished turn: `context` is the live running context, `new_messages` all that the run added so far."""
+    """A finished turn: `context` is the live running context, `new_messages` all that the run had added by then."""
 
     message: AssistantMessage
     tool_results: list[ToolResultMessage]
@@ -152,6 +152,8 @@ class LoopConfig:
 
     `transform_context(messages)` and `convert_to_llm(messages)` shape one request without touching the transcript; `get_api_key(provider)` is
     asked before each request and falls back to `stream_options.api_key`. `batch_interrupt()` gives the signal that stops the batch about to run.
+    `has_queued_messages()` says whether a poll would give something: a limit or an abort that keeps a message from being answered is why the
+    run ends, also after an answer that would have ended it.
     """
 
     model: Model
@@ -171,6 +173,7 @@ class LoopConfig:
     tool_abort_grace: float = 0.5
     limits: LoopLimits | None = None
     batch_interrupt: Callable[[], AbortSignal] | None = None
+    has_queued_messages: Callable[[], bool] | None = None
 
 
 # ---------------------------------------------------------------------------------------------------- entries
@@ -619,7 +622,7 @@ class _Run:
         decision = None
         hook = self._config.finish_turn
         if hook is not None or self._config.prepare_next_turn is not None:
-            self._turn = CompletedTurn(message=message, tool_results=results, context=self._context, new_messages=self._new)
+            self._turn = CompletedTurn(message=message, tool_results=results, context=self._context, new_messages=list(self._new))
         if hook is not None:
             patience = asyncio.timeout(HOOK_GRACE if self._signal.aborted else None)
             try:
@@ -656,16 +659,20 @@ class _Run:
 
     def must_end(self, decision: End | Continue | None, results: list[ToolResultMessage], more: bool) -> AgentEndReason | None:
         """Why the run cannot go on after this turn, if it cannot; the queues are then left alone."""
-        goes_on = more or isinstance(decision, Continue)
         if self.raised is not None:
             return "error"
         if self._signal.aborted:
-            return "aborted" if goes_on else natural_end(results)
+            return "aborted" if self._goes_on(decision, more) else natural_end(results)
         if isinstance(decision, End):
             return "ended"
         if self._limits.reached() is not None:
-            return "limit" if goes_on else natural_end(results)
+            return "limit" if self._goes_on(decision, more) else natural_end(results)
         return None
+
+    def _goes_on(self, decision: End | Continue | None, more: bool) -> bool:
+        """Whether there is anything left to do."""
+        queued = self._config.has_queued_messages
+        return more or isinstance(decision, Continue) or (queued is not None and queued())
 
     async def end(self, reason: AgentEndReason) -> list[AgentMessage]:
         """Close the run and return its new messages."""

@@ -525,6 +525,53 @@ async def test_a_limit_ends_the_run() -> None:
     assert (recorder.end.reason, recorder.end.limit) == ("limit", "max_turns")
 
 
+async def test_a_limit_or_an_abort_that_leaves_a_message_waiting_is_why_the_run_ends() -> None:
+    """B24: "stop" means that nothing was left to do."""
+    script = Scripted([text("one"), text("two"), text("three")])
+    agent = agent_of(script, limits=LoopLimits(max_turns=1))
+    recorder = Recorder()
+    agent.subscribe(recorder)
+    agent.follow_up("and then?")
+    await agent.prompt("go")
+    assert (recorder.end.reason, recorder.end.limit) == ("limit", "max_turns")
+    assert texts(agent.pending_messages().follow_up) == ["and then?"]
+    agent.clear_all_queues()
+    await agent.prompt("go")
+    assert [(end.reason, end.limit) for end in recorder.of_type("agent_end")] == [("limit", "max_turns"), ("stop", None)]
+
+
+async def test_an_abort_while_a_tool_runs_is_told_by_the_state() -> None:
+    """Rule 9: also where the turn's response had settled well; another run clears it."""
+    running = asyncio.Event()
+
+    async def slow(*_: Any) -> str:
+        running.set()
+        await asyncio.sleep(60)
+        return "never"
+
+    agent = agent_of(Scripted([calls(call("slow")), text("ok")]), make_tool("slow", slow), tool_abort_grace=0.01)
+    seen: list[str | None] = []
+    agent.subscribe(lambda event, _: seen.append(agent.state.error_message) if event.type == "agent_end" else None)
+    task = asyncio.create_task(agent.prompt("go"))
+    await running.wait()
+    agent.abort("enough")
+    await task
+    assert seen == ["aborted: enough"]
+    assert agent.state.error_message == "aborted: enough"
+    await agent.prompt("again")
+    assert agent.state.error_message is None
+
+
+def test_peeking_shows_all_that_an_interrupting_message_brings_along() -> None:
+    """Rule 7: what the next drain takes, and nothing is taken."""
+    agent = agent_of(Scripted([text("ok")]))
+    agent.steer("one")
+    agent.steer("two", interrupt=True)
+    agent.steer("three")
+    assert texts(agent.peek_queued_messages()) == ["one", "two"]
+    assert texts(agent.pending_messages().steering) == ["one", "two", "three"]
+
+
 def test_prompt_sync() -> None:
     """A script needs no event loop; twice works as well."""
     agent = agent_of(Scripted([text("one"), text("two")]))

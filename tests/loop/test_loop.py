@@ -162,7 +162,8 @@ async def test_prepare_next_turn_runs_between_turns_only() -> None:
     _, messages = await run(script, tools=[make_tool()], prepare_next_turn=lambda turn, signal: seen.append(turn))
     assert [turn.message.tool_calls[0].name for turn in seen] == ["echo", "echo"]
     assert len(seen[0].tool_results) == 1
-    assert seen[1].new_messages == messages
+    assert [turn.new_messages for turn in seen] == [messages[:3], messages[:5]]
+    assert len(messages) == 6
 
 
 async def test_what_prepare_next_turn_changes_stays() -> None:
