@@ -19,7 +19,9 @@ check: $(VENV)/.dev  ## lint, types and import contracts
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev  ## cost next to the bare floors, as ratios of one run
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py; missed=$$?; \
+	for each in bench_storage bench_storage_pg bench_session bench_decode bench_encode; do \
+		echo; echo "$$each"; $(BIN)/python benchmarks/$$each.py || missed=1; done; exit $$missed
 
 crash: $(VENV)/.dev  ## the crash and race tests at full length
 	LANEWAY_CRASH=all LANEWAY_KILLS=400 $(BIN)/python -m pytest tests/crash tests/storage

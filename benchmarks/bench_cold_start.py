@@ -3,7 +3,7 @@
     python benchmarks/bench_cold_start.py [--reps 9]
 
 Prints one JSON line. Each start is measured by itself, in turn with the others, and the median is kept; `python` is the interpreter
-alone, which everything else contains.
+alone, which everything else contains, and `bare` the hand-written floor: it imports asyncio and json and builds nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 AGENT = """
 from laneway import Agent, Model, tool
@@ -30,6 +31,7 @@ Agent(model=Model(id="fake", provider="fake", api="fake"), tools=[add])
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 STARTS = {
     "python": ["-c", "pass"],
+    "bare": [str(Path(__file__).with_name("floor_bare.py")), "--workload", "w4"],
     "import": ["-c", "import laneway"],
     "agent": ["-c", AGENT],
     "help": ["-c", "import sys; sys.argv = ['laneway', '--help']; from laneway.cli.main import run; run()"],

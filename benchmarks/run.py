@@ -258,11 +258,12 @@ def show(label: str, numbers: list[float], target: float | None, unit: str, prob
 def show_starts(reps: int) -> tuple[bool, dict[str, dict[str, float]]]:
     """Measure and print what starting costs."""
     starts = bench_cold_start.measure(reps)
-    met = show("W4  import and build an Agent with one tool, time", [starts["agent"]["ms"]], 150, "ms")
+    # Milliseconds are a machine's: 150 are meant for one where the bare floor takes 97.
+    met = show("W4  import and build an Agent with one tool / the bare floor", [starts["agent"]["ms"] / starts["bare"]["ms"]], 1.55, "x")
+    show("W4  the same, time", [starts["agent"]["ms"]], None, "ms")
     met &= show("W4  the same, memory", [starts["agent"]["mb"]], 40, "MB")
     met &= show("W4  laneway --help", [starts["help"]["ms"]], 200, "ms")
-    show("W4  the interpreter alone", [starts["python"]["ms"]], None, "ms")
-    show("W4  an Agent, in starts of the interpreter", [starts["agent"]["ms"] / starts["python"]["ms"]], None, "x")
+    show("W4  the bare floor", [starts["bare"]["ms"]], None, "ms")
     return met, starts
 
 

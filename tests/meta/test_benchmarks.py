@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,10 +22,27 @@ def test_every_workload_is_measured(tmp_path: Path):
     assert [cell for cell in measured["cells"] if "error" in cell] == []
     assert {cell["workload"] for cell in measured["cells"]} == {"w1", "w1s", "w2", "w2args", "w3", "w5", "w5resume", "w6"}
     assert {cell["who"] for cell in measured["cells"]} == {"laneway", "durable", "store", "R", "bare"}
-    assert set(measured["starts"]) == {"python", "import", "agent", "help"}
+    assert set(measured["starts"]) == {"python", "bare", "import", "agent", "help"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("W")]
     assert len(lines) == 25
     assert all(" - " not in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("script", "sizes", "lines"),
+    [
+        ("bench_storage.py", ("--commits", "100", "--history", "2000"), 11),
+        ("bench_storage_pg.py", ("--commits", "100", "--history", "2000"), 4),
+        ("bench_session.py", ("--quick",), 10),
+    ],
+)
+def test_what_the_stores_cost_is_measured(tmp_path: Path, script: str, sizes: tuple[str, ...], lines: int):
+    """A line for each measure, with few commits and short histories."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / script), *sizes], capture_output=True, text=True, timeout=280, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= lines, done.stdout
 
 
 def test_a_peer_without_an_environment_is_left_out(tmp_path: Path):
