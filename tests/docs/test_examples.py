@@ -23,14 +23,14 @@ SAMPLES = {"string": "x", "integer": 2, "number": 2.0, "boolean": True, "array":
 
 
 def blocks() -> list[Any]:
-    """The fenced blocks that begin with an import: whole programs, as a reader would copy them."""
+    """The fenced blocks that begin with an import: whole programs, as a reader would copy them, and the output that follows (or None)."""
     found: list[Any] = []
     for document in DOCUMENTS:
         source = document.read_text("utf-8")
-        for match in re.finditer(r"^```python\n(.*?)^```", source, re.M | re.S):
+        for match in re.finditer(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", source, re.M | re.S):
             if match.group(1).lstrip().startswith(("from ", "import ")):
                 line = source.count("\n", 0, match.start()) + 2
-                found.append(pytest.param(match.group(1), id=f"{document.relative_to(ROOT)}:{line}"))
+                found.append(pytest.param(*match.groups(), id=f"{document.relative_to(ROOT)}:{line}"))
     return found
 
 
@@ -72,15 +72,25 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("somewhere")
-@pytest.mark.parametrize("program", blocks())
-def test_an_example_runs(program: str):
-    """As it stands, from its first line to its last; what it defines as a tool is called."""
-    stand_in = StandIn(own_tools(program))
-    set_default_stream_fn(stand_in)
+@pytest.mark.parametrize(("program", "output"), blocks())
+def test_an_example_runs(program: str, output: str | None, capsys: pytest.CaptureFixture[str]):
+    """As it stands, from its first line to its last, but for its waits for a person; it prints what the page says that it prints."""
+    set_default_stream_fn(StandIn(own_tools(program)))
     namespace: dict[str, Any] = {"__name__": "__example__"}
-    waiting = eval(compile(program, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), namespace)
+    impatient = re.sub(r"asyncio\.sleep\(\d+\)", "asyncio.sleep(0.01)", program)
+    waiting = eval(compile(impatient, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), namespace)
     if inspect.iscoroutine(waiting):
         asyncio.run(asyncio.wait_for(waiting, 60))
+    if output is not None:
+        assert capsys.readouterr().out == output
+
+
+@pytest.mark.parametrize(("program", "_"), blocks())
+def test_what_an_example_defines_it_runs(program: str, _: str | None):
+    """A reader who copies it sees something happen: a `main()` that nobody runs does nothing, silently."""
+    defined = {node.name for node in ast.parse(program).body if isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list}
+    used = {node.id for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Name)}
+    assert defined <= used
 
 
 @pytest.mark.usefixtures("somewhere")
