@@ -38,7 +38,8 @@ def find_tool(
     A pattern without a slash fits names at any depth, one with a slash paths from `path` on; `**` crosses directories, `{a,b}` gives
     alternatives. Lower-case patterns ignore case. Results are relative to `path`, in the order of the names, directories with a `/`. Hidden
     files are included, ignored ones (`.gitignore`, `.ignore`) are not, links are listed but not followed. `confine` and `root` as
-    for `read_tool`. `details` has `results`, `limit_reached`, `unreadable` and `truncated_by`.
+    for `read_tool`, except that a search goes by paths: a directory that another process replaces by a link just then is followed out of the
+    root. `details` has `results`, `limit_reached`, `unreadable` and `truncated_by`.
     """
     workspace = Workspace(cwd, confine=confine, root=root)
 

@@ -66,7 +66,8 @@ def grep_tool(
 
     `backend="auto"` takes ripgrep if it is installed and otherwise a slower search of our own in a process of its own; both give the same.
     ripgrep's own configuration is not used. A pattern that only Python understands (look-around) is searched by the latter. `confine` and
-    `root` as for `read_tool`. `details` has `matches`, `files`, `limit_reached`, `lines_shortened`, `truncated_by` and `backend`.
+    `root` as for `read_tool`, except that a search goes by paths: a directory that another process replaces by a link just then is followed
+    out of the root. `details` has `matches`, `files`, `limit_reached`, `lines_shortened`, `truncated_by` and `backend`.
     """
     workspace = Workspace(cwd, confine=confine, root=root)
 
