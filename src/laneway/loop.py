@@ -14,7 +14,7 @@ import copy
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -285,14 +285,15 @@ def _as_async(emit: Emit) -> Callable[[AgentEvent], Awaitable[None]]:
     return emit_and_wait
 
 
-async def settle_on_cancel(run: Any, controller: AbortController, grace: float = CANCEL_GRACE) -> Any:
+async def settle_on_cancel(run: Coroutine[Any, Any, Any] | asyncio.Task[Any], controller: AbortController, grace: float = CANCEL_GRACE) -> Any:
     """Await `run` in a task of its own, so that cancelling the caller aborts it instead of tearing it apart half-way.
 
     The cancellation is raised again once the run has settled, or after `grace` seconds, or at a second cancellation.
     """
-    task = asyncio.ensure_future(run)
+    task = run if isinstance(run, asyncio.Task) else asyncio.create_task(run)
     try:
-        await end_of(task)
+        if not task.done():  # what never had to wait is done already
+            await end_of(task)
         return task.result()
     except asyncio.CancelledError:
         if not task.done():
