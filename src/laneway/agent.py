@@ -676,7 +676,7 @@ def _resolve(model: Model | str) -> Model:
 def _checked(tools: Iterable[AgentTool]) -> list[AgentTool]:
     checked = list(tools)
     names = [tool.name for tool in checked]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"tool names must be distinct, but these occur more than once: {', '.join(twice)}")
     return checked
