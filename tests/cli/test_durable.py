@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,3 +149,37 @@ async def test_a_card_is_shown_where_nobody_can_answer(env: dict[str, str], work
     for redirect in ("<&-", "2>/dev/full"):
         command = ["/bin/sh", "-c", f"exec {COMMAND[0]} -m laneway resume {redirect}"]
         (await run([], env | {"LANEWAY_CUSTOM_BASE_URL": "http://127.0.0.1:9"}, cwd=work, command=command)).check(75)
+
+
+def shape(events: list[dict[str, Any]]) -> list[str]:
+    """The kinds of events in their order, messages with their role, without the pieces of answers."""
+    named = {"message_start", "message_end"}
+    kinds = [f"{e['type']}:{e['message']['role']}" if e["type"] in named else e["type"] for e in events]
+    return [kind for kind in kinds if kind not in ("run", "message_update", "tool_execution_update")]
+
+
+async def test_events_come_in_the_loops_order(env: dict[str, str], work: Path) -> None:
+    """A turn begins before the messages that lead to its request, and once; a durable run tells what `--no-session` tells."""
+    answers = [calling("ls", {}), saying("Done."), saying("Again.")]
+    async with Loopback([*answers, *answers]) as server:
+        durable = await run([*RUN, "--json", "go", "more"], at(server, env), cwd=work)
+        plain = await run([*RUN, "--json", "--no-session", "go", "more"], at(server, env), cwd=work)
+    durable.check(0)
+    assert shape(durable.events)[:4] == ["agent_start", "turn_start", "message_start:user", "message_end:user"]
+
+    def without_system(events: list[dict[str, Any]]) -> list[str]:
+        return [kind for kind in shape(events) if not kind.endswith(":system")]
+
+    assert without_system(durable.events) == without_system(plain.events)
+
+
+async def test_a_resumed_run_tells_whole_turns(env: dict[str, str], work: Path) -> None:
+    """What goes on in the middle of a turn begins with `turn_start` too, and turns never overlap."""
+    await left_open(env, work, signal.SIGKILL)
+    async with Loopback([saying("It was interrupted.")]) as server:
+        resumed = await run(["resume", "--yes", "--json"], at(server, env), cwd=work)
+    resumed.check(0)
+    kinds = shape(resumed.events)
+    assert kinds[:2] == ["agent_start", "turn_start"]
+    turns = [kind for kind in kinds if kind in ("turn_start", "turn_end")]
+    assert turns == ["turn_start", "turn_end"] * 2

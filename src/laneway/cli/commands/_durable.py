@@ -65,6 +65,7 @@ class DurableAgent:
         self._listeners: list[_Listener] = []
         self._controller = AbortController()
         self._messages: list[AgentMessage] = []
+        self._in_turn = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: Exception | None = None
         self._outside = copy_context()  # what stops a run waits for its end, so it must not count as a part of it
@@ -123,6 +124,7 @@ class DurableAgent:
 
     async def _run(self, work: Any) -> None:
         self._messages, self.state.error_message = [], None
+        self._in_turn = False
         self._emit(agent_events.AgentStart())
         if self._failure is not None:  # nobody can be told, so nothing begins
             work.close()
@@ -184,9 +186,19 @@ class DurableAgent:
             self._note(f"{event.error_message}; trying again in {event.delay:g} s")
         elif event.type == "compaction_start":
             self._note("the conversation is getting long; it is being summarised")
+        if event.type in _OF_A_TURN:
+            self._begin_turn()
+        elif event.type == "turn_end":
+            self._in_turn = False
         told = translate(event)
         if told is not None:
             self._emit(told)
+
+    def _begin_turn(self) -> None:
+        """Tell that a turn begins, once. The harness tells it with the request; for the loop the messages that lead to it are a part of it."""
+        if not self._in_turn:
+            self._in_turn = True
+            self._emit(agent_events.TurnStart())
 
     def _emit(self, event: AgentEvent) -> None:
         if self._failure is not None:
@@ -199,6 +211,8 @@ class DurableAgent:
             self.abort(error)
 
 
+_OF_A_TURN = frozenset({"turn_start", "message_start", "tool_start"})
+"""What can be the first that is heard of a turn: of its request, of a message placed before that, of a call that goes on after a crash."""
 _ENDINGS: dict[str, AgentEndReason] = {"completed": "stop", "failed": "error", "aborted": "aborted"}
 
 
@@ -207,10 +221,8 @@ def _ending(outcome: OperationResult) -> AgentEndReason:
 
 
 def translate(event: Any) -> AgentEvent | None:
-    """Return the loop's event for one of the harness's, None where the loop has none."""
+    """Return the loop's event for one of the harness's, None where the loop has none. A `turn_start` is told by `DurableAgent`."""
     match event.type:
-        case "turn_start":
-            return agent_events.TurnStart()
         case "turn_end":
             return agent_events.TurnEnd(message=event.message, tool_results=event.tool_results)
         case "message_start":
