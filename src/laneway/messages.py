@@ -21,10 +21,13 @@ from laneway.errors import MessageError
 
 StopReason = Literal["pending", "stop", "length", "tool_use", "error", "aborted", "deferred"]
 ErrorKind = Literal[
-    "overflow", "rate_limit", "overloaded", "quota", "auth", "invalid_request", "not_found", "content_filter",
+    "overflow", "rate_limit", "overloaded", "quota", "auth", "invalid_request", "not_found", "content_filter", "image",
     "network", "timeout", "incomplete", "server", "protocol", "configuration", "unknown",
 ]  # fmt: skip
-"""What kind of failure ended a response; `laneway.llm` decides which kinds are worth a retry."""
+"""What kind of failure ended a response; `laneway.llm` decides which kinds are worth a retry.
+
+"image": the provider refused an image of the request; later requests are sent without it (see `laneway.transcript.normalise`).
+"""
 
 
 def now_ms() -> int:
@@ -206,6 +209,11 @@ class SystemMessage(_Message, kw_only=True, frozen=True, tag="system"):
     tools_removed: list[str] | None = None
     timestamp: int = field(default_factory=now_ms)
 
+    @property
+    def text(self) -> str:
+        """What it adds to the prompt, without its sections."""
+        return self.content
+
 
 class UserMessage(_Message, kw_only=True, frozen=True, tag="user"):
     """What a person (or the application for them) says."""
@@ -305,6 +313,11 @@ class CustomMessage(_Message, kw_only=True, frozen=True, tag="custom"):
     details: Any = None
     timestamp: int = field(default_factory=now_ms)
 
+    @property
+    def text(self) -> str:
+        """All text of the message, without images."""
+        return self.content if isinstance(self.content, str) else _text_of(self.content)
+
 
 class BashExecutionMessage(_Message, kw_only=True, frozen=True, tag="bash_execution"):
     """A command that the person ran; the model reads it as a user message unless `exclude_from_context`."""
@@ -319,6 +332,11 @@ class BashExecutionMessage(_Message, kw_only=True, frozen=True, tag="bash_execut
     exclude_from_context: bool = False
     timestamp: int = field(default_factory=now_ms)
 
+    @property
+    def text(self) -> str:
+        """What the command wrote."""
+        return self.output
+
 
 class CompactionSummaryMessage(_Message, kw_only=True, frozen=True, tag="compaction_summary"):
     """Stands in a context for everything that a compaction replaced."""
@@ -328,6 +346,11 @@ class CompactionSummaryMessage(_Message, kw_only=True, frozen=True, tag="compact
     tokens_before: int = 0
     timestamp: int = field(default_factory=now_ms)
 
+    @property
+    def text(self) -> str:
+        """The summary."""
+        return self.summary
+
 
 class BranchSummaryMessage(_Message, kw_only=True, frozen=True, tag="branch_summary"):
     """Stands in a context for a branch that was left."""
@@ -336,6 +359,11 @@ class BranchSummaryMessage(_Message, kw_only=True, frozen=True, tag="branch_summ
     summary: str
     from_id: str | None = None
     timestamp: int = field(default_factory=now_ms)
+
+    @property
+    def text(self) -> str:
+        """The summary."""
+        return self.summary
 
 
 Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolResultMessage

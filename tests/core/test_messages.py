@@ -31,7 +31,7 @@ from laneway import (
 )
 from laneway.llm import Model
 from laneway.llm._writer import StreamWriter
-from laneway.messages import clean_text, is_message, known_roles, role_of
+from laneway.messages import BashExecutionMessage, BranchSummaryMessage, CompactionSummaryMessage, clean_text, is_message, known_roles, role_of
 
 
 @register_message
@@ -171,3 +171,16 @@ def test_a_streaming_message_encodes_and_copies_as_it_is_now() -> None:
     assert copied.text == "hel"
     assert decode_message(encode(partial)) == partial.snapshot()
     assert msgspec.json.decode(encode(partial))["stop_reason"] == "pending"
+
+
+def test_every_message_says_its_text() -> None:
+    """What a person reads of the last message, whichever it is, without asking for its type."""
+    said = [
+        SystemMessage(content="be brief"),
+        UserMessage(content=[TextContent(text="look")]),
+        CustomMessage(custom_type="note", content="mind this"),
+        BashExecutionMessage(command="ls", output="notes.txt"),
+        CompactionSummaryMessage(summary="so far"),
+        BranchSummaryMessage(summary="left"),
+    ]
+    assert [message.text for message in said] == ["be brief", "look", "mind this", "notes.txt", "so far", "left"]

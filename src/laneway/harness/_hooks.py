@@ -2,7 +2,8 @@
 
 A handler gets one event and may be sync or async; None means that it has no opinion. Handlers run in the order in which they were
 added, as the list was when the hook began, off the lane's line: they may call the lane. One that raises is reported
-(`handler_error`) and has no opinion, except in `before_tool`, which then blocks the call: a gate that fails does not open.
+(`handler_error`) and has no opinion, with three exceptions: `before_tool` blocks the call (a gate that fails does not open), `after_tool`
+makes the result an error, and what `before_drive` raises is raised to whoever drives.
 """
 
 from __future__ import annotations
