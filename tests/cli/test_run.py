@@ -55,6 +55,26 @@ async def test_json_is_every_event_one_per_line(env: dict[str, str], work: Path)
     assert (end["type"], end["reason"], len(end["messages"])) == ("agent_end", "stop", 4)
 
 
+async def test_json_leaves_nothing_out_that_a_script_tests_for(env: dict[str, str], work: Path):
+    """How a response ended, whether a result is an error, all of a usage, and the name of a call that begins are there even at their defaults."""
+    async with Loopback([calling("read", {"path": "notes.txt"}), saying("Soon.")]) as server:
+        done = await run([*RUN, "--json", "When?"], at(server, env), cwd=work)
+        shown = await run(["sessions", "show", "--json", done.events[0]["session"]], env, cwd=work)
+    done.check(0)
+    turns = [event for event in done.events if event["type"] == "turn_end"]
+    told = [*(event["message"] for event in done.events if event["type"] in ("message_start", "message_end")), *done.events[-1]["messages"]]
+    told += [message for turn in turns for message in (turn["message"], *turn["tool_results"])]
+    stored = [entry["message"] for entry in shown.events if entry["type"] == "message"]
+    for messages in (told, stored):
+        answers = [message for message in messages if message["role"] == "assistant"]
+        assert {message["stop_reason"] for message in answers} >= {"tool_use", "stop"}
+        assert all({"input", "output", "cache_read", "cache_write", "total_tokens", "cost"} <= set(message["usage"]) for message in answers)
+        assert all({"input", "output", "cache_read", "cache_write", "total"} <= set(message["usage"]["cost"]) for message in answers)
+        assert {message["is_error"] for message in messages if message["role"] == "tool_result"} == {False}
+    begun = [event["event"] for event in done.events if event["type"] == "message_update" and event["event"]["type"] == "toolcall_start"]
+    assert [(event["id"], event["tool_name"]) for event in begun] == [("call_1", "read")]
+
+
 async def test_quiet_leaves_the_answer_alone(env: dict[str, str], work: Path):
     """Nothing on stderr where all goes well; trouble is still said."""
     answers = [calling("read", {"path": "notes.txt"}, text="Let me look."), saying("Soon."), saying("Cut", finish="length")]

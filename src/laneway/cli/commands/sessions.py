@@ -180,7 +180,7 @@ async def import_session(repo: SessionRepo, path: str | os.PathLike[str], *, id:
             raise CliError(f"cannot read {path}: {error.strerror or error}") from error
         await session.close()
     if json:
-        return _print_json([msgspec.to_builtins(report)], out)
+        return _print_json([_fields(report)], out)
     out(session.metadata.id)
     if report.skipped_lines or report.kept_raw or report.reattached:
         out(f"{report.skipped_lines} lines could not be read, {report.kept_raw} entries were kept as they are, {report.reattached} lost their parent")
@@ -306,7 +306,9 @@ def _write_new(path: Path, text: str) -> None:
 
 
 def _fields(entry: Any) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in entry.__struct_fields__}
+    from laneway.cli.render._plain import plain
+
+    return {name: plain(getattr(entry, name)) for name in entry.__struct_fields__}
 
 
 def _say(text: str, data: dict[str, Any], json: bool, out: Out) -> None:

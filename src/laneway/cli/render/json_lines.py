@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from typing import Any, BinaryIO, cast
 
-import msgspec
-
 from laneway.cli._exit import complain
-from laneway.events import AgentEvent, MessageUpdate
-from laneway.messages import clean_json, encode
+from laneway.cli.render._plain import plain
+from laneway.events import AgentEvent, BlockEvent, MessageUpdate, ToolCallStart
+from laneway.messages import ToolCall, clean_json, encode
 
 
 class JsonRenderer:
     """Prints the header, then every event, in UTF-8 whatever the terminal speaks; each line is out before the run goes on.
 
-    A `message_update` carries only what is new: its `event` without the partial message.
+    A `message_update` carries only what is new: its `event` without the partial message. `stop_reason`, `is_error` and `usage` are
+    always there, whatever their value.
     """
 
     def __init__(self, header: dict[str, Any], out: BinaryIO | None = None) -> None:
@@ -49,14 +49,14 @@ class JsonRenderer:
 def encode_event(event: AgentEvent) -> bytes:
     """Return an event as one JSON object, tag first."""
     if isinstance(event, MessageUpdate):
-        inner = {name: getattr(event.event, name) for name in event.event.__struct_fields__ if name != "partial"}
-        return encode(clean_json({"type": event.type, "event": {"type": event.event.type, **msgspec.to_builtins(inner)}}))
-    fields = {name: getattr(event, name) for name in event.__struct_fields__}
-    parts = b",".join(b'"%s":%s' % (name.encode(), _encode(value)) for name, value in fields.items())
-    return b'{"type":"%s"%s}' % (event.type.encode(), b"," + parts if parts else b"")
+        return encode({"type": event.type, "event": _news(event.event)})
+    return encode({"type": event.type, **{name: plain(getattr(event, name)) for name in event.__struct_fields__}})
 
 
-def _encode(value: Any) -> bytes:
-    if isinstance(value, list):
-        return b"[" + b",".join(encode(item) for item in cast("list[Any]", value)) + b"]"
-    return encode(value)
+def _news(event: BlockEvent) -> dict[str, Any]:
+    """Return what an event of a stream adds; the start of a call names it, as nothing else does before its end."""
+    told = {name: getattr(event, name) for name in event.__struct_fields__ if name != "partial"}
+    if isinstance(event, ToolCallStart):
+        call = cast("ToolCall", event.partial.content[event.content_index])
+        told |= {"id": call.id, "tool_name": call.name}
+    return {"type": event.type, **told}
