@@ -11,7 +11,7 @@ import pytest
 
 from cli.running import COMMAND, run, started
 from cli.serving import asked, at, calling, saying, text_of
-from llm.loopback import Loopback
+from llm.loopback import Loopback, error_reply
 
 RUN = ["run", "-m", "custom/m"]
 SCRIPT = "echo ran >> ran.txt; echo begun; sleep 1000"
@@ -183,3 +183,92 @@ async def test_a_resumed_run_tells_whole_turns(env: dict[str, str], work: Path) 
     assert kinds[:2] == ["agent_start", "turn_start"]
     turns = [kind for kind in kinds if kind in ("turn_start", "turn_end")]
     assert turns == ["turn_start", "turn_end"] * 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+async def test_prompts_that_were_not_asked_are_asked_by_resume(env: dict[str, str], work: Path, number: signal.Signals, code: int) -> None:
+    """Every prompt of a command line is stored before the first runs; each is a run of its own, asked once, whichever process does it."""
+    replies = [saying("A."), calling("bash", {"command": SCRIPT})]
+    async with Loopback(replies) as server, started([*RUN, "first", "second", "third"], at(server, env), cwd=work) as running:
+        await begun(work)
+        running.signal(number)
+        done = await running.end()
+    assert done.code == code
+    if number is signal.SIGTERM:
+        done.check(143, "stopped by SIGTERM", "goes on with it", "1 more prompt will be asked by laneway resume")
+    async with Loopback([saying("B."), saying("C.")]) as server:
+        listed = await run(["sessions", "list", "--json"], env, cwd=work)
+        shown = await run(["sessions", "show", listed.events[0]["id"]], env, cwd=work)
+        assert "Not asked yet: 1 prompt; laneway resume" in shown.out
+        looked = await run(["resume"], at(server, env), cwd=work)
+        assert "asked          second" in looked.err
+        assert "not asked yet  third" in looked.err
+        resumed = await run(["resume", "--yes", "--json"], at(server, env), cwd=work)
+        resumed.check(0)
+        assert [text_of(m) for m in asked(server) if m["role"] == "user"] == ["first", "second", "third"]
+        assert [event["type"] for event in resumed.events].count("agent_start") == 2
+        (await run(["resume", "--yes"], at(server, env), cwd=work)).check(2, "nothing was left open")
+
+
+async def test_a_process_that_ends_between_two_prompts_loses_none(env: dict[str, str], work: Path) -> None:
+    """Killed when the first run was over and nothing was open: resume asks the second; another run in the session must wait for that."""
+    program = (
+        "import os, laneway.cli.render.json_lines as lines, laneway.cli.main as cli\n"
+        "call = lines.JsonRenderer.__call__\n"
+        "def dies(self, event, signal):\n"
+        "    call(self, event, signal)\n"
+        "    if event.type == 'agent_end': os.kill(os.getpid(), 9)\n"
+        "lines.JsonRenderer.__call__ = dies\n"
+        "cli.run()"
+    )
+    async with Loopback([saying("A."), saying("B.")]) as server:
+        killed = await run([*RUN, "--json", "first", "second"], at(server, env), cwd=work, command=[COMMAND[0], "-c", program])
+        assert killed.code == -9
+        session = killed.events[0]["session"]
+        (await run([*RUN, "--session", session, "third"], at(server, env), cwd=work)).check(75, "a prompt that was not asked yet", "laneway resume")
+        looked = await run(["resume"], at(server, env), cwd=work)
+        looked.check(75, "goes on")
+        assert "not asked yet  second" in looked.err
+        forked = await run(["sessions", "fork", session, "--tree"], env, cwd=work)
+        (await run(["resume", forked.out.strip(), "--yes"], at(server, env), cwd=work)).check(0, "nothing is open")
+        resumed = await run(["resume", "-y"], at(server, env), cwd=work)
+        assert [text_of(m) for m in asked(server) if m["role"] == "user"] == ["first", "second"]
+    assert resumed.out == "B.\n"
+
+
+async def test_prompts_that_were_given_up_stay_unasked(env: dict[str, str], work: Path) -> None:
+    """After a run that failed or was aborted the rest is not asked, which is said, and resume does not ask it either."""
+    async with Loopback([error_reply(400, "no")]) as server:
+        failed = await run([*RUN, "first", "second"], at(server, env), cwd=work)
+        failed.check(1, "1 more prompt was not asked")
+        (await run(["resume", "--yes"], at(server, env), cwd=work)).check(2, "nothing was left open")
+    replies = [calling("bash", {"command": SCRIPT})]
+    async with Loopback(replies) as server, started([*RUN, "first", "second"], at(server, env), cwd=work) as running:
+        await begun(work)
+        running.signal(signal.SIGINT)
+        (await running.end()).check(3, "aborted by SIGINT", "1 more prompt was not asked")
+        (await run(["resume", "--yes"], at(server, env), cwd=work)).check(2, "nothing was left open")
+
+
+async def test_a_session_keeps_its_model_and_its_folder(env: dict[str, str], work: Path, tmp_path: Path) -> None:
+    """`--session` goes on with the session's own model and folder, and says nothing of others, whatever the settings and keys would choose."""
+    async with Loopback([saying("One."), saying("Two."), saying("Three.")]) as server:
+        first = await run([*RUN, "--json", "one?"], at(server, env), cwd=work)
+        words = ["run", "--session", first.events[0]["session"], "--json", "two?"]
+        second = await run(words, at(server, env), cwd=tmp_path)
+        keyed = await run(words, at(server, env) | {"GROQ_API_KEY": "k"}, cwd=tmp_path)
+        assert len(server.requests) == 3
+    for done in (second, keyed):
+        done.check(0)
+        assert done.err == ""
+        assert (done.events[0]["model"], done.events[0]["cwd"]) == ("custom/m", str(work))
+
+
+async def test_a_session_whose_model_or_folder_is_gone_says_what_to_do(env: dict[str, str], work: Path, tmp_path: Path) -> None:
+    """Both can be named on the command line instead."""
+    async with Loopback([saying("One."), saying("Two.")]) as server:
+        first = await run([*RUN, "--json", "one?"], at(server, env), cwd=work)
+        work.rename(tmp_path / "moved")
+        words = ["run", "--session", first.events[0]["session"], "two?"]
+        (await run(words, at(server, env), cwd=tmp_path)).check(2, "the session's folder", "--cwd names another")
+        (await run([*words, "-C", "moved"], at(server, env), cwd=tmp_path)).check(0)

@@ -86,7 +86,7 @@ def _run(add: _Add) -> None:
     )
     run.add_argument("task", nargs="*", help="what to do; @FILE puts a file (or an image) into the first prompt")
     run.add_argument("-m", "--model", help='a model such as "openai/gpt-5" or "anthropic/claude-sonnet-5-5:high"')
-    run.add_argument("-C", "--cwd", default=".", metavar="DIR", help="the folder to work in (default: here)")
+    run.add_argument("-C", "--cwd", metavar="DIR", help="the folder to work in (default: here, or where the session began)")
     run.add_argument("-t", "--tools", metavar="NAMES", help='the tools, separated by commas (default: read,bash,edit,write), or "none"')
     run.add_argument("--read-only", action="store_true", help="only tools that change nothing: read, grep, find, ls")
     run.add_argument("--allow-outside", action="store_true", help="let write and edit leave the folder")

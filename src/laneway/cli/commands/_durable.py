@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -15,17 +16,21 @@ from msgspec import Struct
 from laneway import events as agent_events
 from laneway.abort import AbortController, AbortSignal
 from laneway.cli._exit import LOCKED, SUSPENDED, CliError
+from laneway.cli.commands import _planned
+from laneway.cli.commands._planned import LANE, Planned, field_of
+from laneway.cli.commands._prompt import Prompt
 from laneway.errors import HarnessClosed, SessionLocked, StorageError
 from laneway.events import AgentEnd, AgentEndReason, AgentEvent
-from laneway.harness import AgentHarness, AgentLane, LaneBusy, OperationResult, RetryPolicy, Waiting
+from laneway.harness import AgentHarness, AgentLane, LaneBusy, OperationResult, RetryPolicy, Settled, Waiting, keys
+from laneway.harness import Prompt as Request
 from laneway.harness.results import Refused
 from laneway.llm import Model, StreamOptions, ThinkingLevel
 from laneway.loop import LoopLimits
 from laneway.messages import AgentMessage, ImageContent
 from laneway.session import Session, SqliteRepo
+from laneway.storage.base import Storage
 from laneway.tools.base import AgentTool
 
-LANE = "main"
 _RETRY = RetryPolicy(max_retries=2, base_delay=0.5)
 _Listener = Callable[[AgentEvent, AbortSignal], object]
 
@@ -66,6 +71,8 @@ class DurableAgent:
         self._controller = AbortController()
         self._messages: list[AgentMessage] = []
         self._in_turn = False
+        self._planned: deque[Planned] = deque()
+        self._leaving = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: Exception | None = None
         self._outside = copy_context()  # what stops a run waits for its end, so it must not count as a part of it
@@ -114,9 +121,44 @@ class DurableAgent:
         """Tell `listener` the events of every run from now on."""
         self._listeners.append(listener)
 
+    async def plan(self, prompts: Sequence[Prompt]) -> None:
+        """Make prompts durable; then each of them is to be handed to `prompt`, in this order.
+
+        Raises:
+            CliError: the session has a run that is not over, or prompts that were not asked yet; nothing was stored.
+        """
+        if await _planned.open_operation(self.harness.session.storage) is not None:
+            raise self._busy()
+        if left := await self.unasked():
+            what = "a prompt that was" if len(left) == 1 else f"{len(left)} prompts that were"
+            raise CliError(f"this session has {what} not asked yet: laneway resume {self.session_id} goes on with it", SUSPENDED)
+        self._planned = deque(await _planned.store(self.harness.session, prompts))
+
+    async def unasked(self) -> list[Planned]:
+        """Return the planned prompts, of whichever process, that were not asked yet; `prompt` takes them in this order."""
+        left = await _planned.not_asked(self.harness.session.storage, self.session_id)
+        self._planned = deque(left)
+        return left
+
+    @property
+    def stays(self) -> bool:
+        """Whether what is not done stays for `laneway resume`: the process was told to leave, or the run waits."""
+        return self._leaving or self.left or self.waiting is not None
+
+    async def settle(self) -> None:
+        """Forget the planned prompts, unless they stay."""
+        if not self.stays:
+            await _planned.forget(self.harness.session)
+
     async def prompt(self, text: str, *, images: Sequence[ImageContent] | None = None) -> None:
         """Run one prompt to its end, or to where it has to wait."""
-        await self._run(self.lane.prompt(text, images=list(images) if images else None))
+        operation_id = self._planned.popleft().operation_id if self._planned else None
+        await self._run(self._ask(Request(text, list(images) if images else None), operation_id))
+
+    async def _ask(self, request: Request, operation_id: str | None) -> OperationResult | Waiting:
+        admission = (await self.lane.accept(request, operation_id=operation_id)).unwrap()
+        outcome = (await self.lane.drive(admission.operation_id, wait_for_retry=True)).unwrap()
+        return outcome.record if isinstance(outcome, Settled) else outcome
 
     async def resume(self) -> None:
         """Go on with the run that was left open."""
@@ -136,7 +178,7 @@ class DurableAgent:
         except HarnessClosed:
             self.left = True
         except LaneBusy as error:
-            raise CliError(f"this session has a run that is not over: laneway resume {self.session_id} goes on with it", SUSPENDED) from error
+            raise self._busy() from error
         else:
             if isinstance(outcome, OperationResult):
                 reason, limit = _ending(outcome), outcome.limit
@@ -148,6 +190,9 @@ class DurableAgent:
         if self._failure is not None:
             raise self._failure
 
+    def _busy(self) -> CliError:
+        return CliError(f"this session has a run that is not over: laneway resume {self.session_id} goes on with it", SUSPENDED)
+
     def abort(self, reason: object = None) -> None:
         """Stop the run for good: the response is cut, tools are stopped, and every call gets its result."""
         self._controller.abort(reason)
@@ -155,6 +200,7 @@ class DurableAgent:
 
     def leave(self) -> None:
         """Stop this process's part in the run and leave it open, as a crash would, for `laneway resume`."""
+        self._leaving = True
         self._spawn(self.harness.close())
 
     def _spawn(self, work: Any) -> None:
@@ -247,6 +293,13 @@ def translate(event: Any) -> AgentEvent | None:
 
 def _args(args: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", args) if isinstance(args, dict) else {}
+
+
+async def kept_model(storage: Storage) -> str | None:
+    """Return the model that a session goes on with; None before its first run. Only reads."""
+    stored = await storage.get_value(keys.LANE_CONFIG, LANE)
+    named = field_of(stored.value, "model") if stored is not None else None
+    return f"{named['provider']}/{named['model_id']}" if named else None
 
 
 async def create_session(repo: SqliteRepo, cwd: Path, task: Task) -> Session:

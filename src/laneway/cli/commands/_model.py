@@ -24,8 +24,8 @@ class Choice(Struct, kw_only=True, frozen=True):
     note: str | None = None
 
 
-def choose_model(spec: str | None) -> Choice:
-    """Return the model of `--model`, else of the settings, else of the first provider with a key, else the embedded one.
+def choose_model(spec: str | None, *, kept: str | None = None) -> Choice:
+    """Return the model of `--model`, else what a session has `kept`, else of the settings, of the first provider with a key, or the embedded one.
 
     Raises:
         CliError: no such model, or none at all; the text says what to do.
@@ -33,13 +33,16 @@ def choose_model(spec: str | None) -> Choice:
     """
     models = default_models()
     source = "--model"
+    if spec is None and kept is not None:
+        spec, source = kept, "the session's model"
     if spec is None and (configured := configured_model()) is not None:
         spec, source = configured
     if spec is not None:
         try:
             return Choice(model=models.model(spec), source=source)
         except LanewayError as error:
-            raise CliError(f"{source}: {error}") from error
+            other = "; --model chooses another" if spec == kept else ""
+            raise CliError(f"{source}: {error}{other}") from error
     models.credentials.list()  # a file of keys that cannot be read must not pass for no keys
     return _with_a_key(models) or _embedded(models) or _nothing()
 

@@ -6,15 +6,17 @@ import argparse
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import msgspec
 from msgspec import Struct
 
 from laneway.cli._exit import ABORTED, DONE, LOCKED, SUSPENDED, CliError, say
-from laneway.cli.commands._durable import LANE, DurableAgent, Task, open_session
+from laneway.cli.commands._durable import DurableAgent, Task, kept_model, open_session
 from laneway.cli.commands._model import choose_model
+from laneway.cli.commands._planned import Planned, field_of, not_asked
 from laneway.cli.commands._tools import choose_tools
 from laneway.cli.commands.run import aside, finish, make_renderer, run_to_the_end
 from laneway.cli.config import sessions_dir, somebody_answers
@@ -70,18 +72,13 @@ async def _open(repo: SqliteRepo, text: str | None, here: str) -> Session:
 
 
 async def is_open(repo: SqliteRepo, session_id: str) -> bool:
-    """Whether a session has an operation that is not over; reads without taking the session over."""
+    """Whether a session has an operation that is not over, or a prompt that was not asked; reads without taking the session over."""
     try:
         async with repo.reading(session_id) as storage:
             states = await storage.scan_values(keys.LANE_STATE)
+            return any(field_of(state.value, "current_operation_id") for state in states) or bool(await not_asked(storage, session_id))
     except StorageError:
         return False
-    return any(_field(state.value, "current_operation_id") for state in states)
-
-
-def _field(value: object, name: str) -> Any:
-    """Return one field of a stored JSON object; None where it is none."""
-    return cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
 
 
 async def _attach(session: Session, given: argparse.Namespace, out: TextIO) -> tuple[DurableAgent, list[AgentTool], Any]:
@@ -90,10 +87,7 @@ async def _attach(session: Session, given: argparse.Namespace, out: TextIO) -> t
     if not await asyncio.to_thread(cwd.is_dir):
         raise CliError(f"the session's folder {cwd} is not there any more; bring it back, or fork the session somewhere else")
     task = msgspec.convert((metadata.metadata or {}).get("cli") or {}, Task)
-    stored = await session.storage.get_value(keys.LANE_CONFIG, LANE)
-    named = _field(stored.value, "model") if stored is not None else None
-    spec = given.model or (f"{named['provider']}/{named['model_id']}" if named else None)
-    choice = choose_model(spec)
+    choice = choose_model(given.model, kept=await kept_model(session.storage))
     tools = choose_tools("read,bash,edit,write,grep,find,ls", cwd=cwd, read_only=False, allow_outside=task.allow_outside)
     renderer = make_renderer(given, {"model": choice.model.spec, "cwd": str(cwd), "session": metadata.id}, out)
     agent = await DurableAgent.open(session, model=choice.model, tools=tools, active=None, thinking=None, task=task, note=aside(given, renderer))
@@ -106,19 +100,24 @@ async def _decide(agent: DurableAgent, tools: list[AgentTool], given: argparse.N
     handle = await agent.lane.watch()
     snapshot = handle.snapshot
     handle.unsubscribe()
-    if snapshot.operation is None:
+    unasked = await agent.unasked()
+    if snapshot.operation is None and not unasked:
         renderer.note("nothing is open in this session: its last run is over")
         return DONE
-    card = Card.of(snapshot, {tool.name for tool in tools if tool.replay == "safe"})
+    card = Card.of(snapshot, {tool.name for tool in tools if tool.replay == "safe"}, unasked)
     if not given.json:
         say(card.text(agent.session_id))
     match "r" if given.yes else _ask():
         case "r":
-            return await finish(agent, renderer, agent.resume)
+            return await finish(agent, renderer, unasked, first=agent.resume if snapshot.operation is not None else None)
         case "a":
-            handed = await agent.lane.abort()
-            back = [_said(message) for message in [*handed.steer, *handed.follow_up]]
-            renderer.note("aborted" + "".join(f"; not delivered: {text}" for text in back))
+            back: list[str] = []
+            if snapshot.operation is not None:
+                handed = await agent.lane.abort()
+                back = [_said(message) for message in [*handed.steer, *handed.follow_up]]
+            await agent.settle()
+            lost = [f"not delivered: {text}" for text in back] + [f"not asked: {text}" for text in card.next]
+            renderer.note("; ".join(["aborted", *lost]))
             return ABORTED
         case _:
             renderer.note(f"left as it is; laneway resume {agent.session_id} goes on with it")
@@ -136,19 +135,24 @@ def _ask() -> str:
 
 
 class Card(Struct, kw_only=True, frozen=True):
-    """What a person should know before going on."""
+    """What a person should know before going on. `asked` is None where no run is open; `next` are prompts that were not asked yet."""
 
-    asked: str
-    done: list[str]
-    uncertain: list[str]
-    again: list[str]
-    not_started: list[str]
-    suspended: list[str]
-    queued: list[str]
+    asked: str | None = None
+    done: list[str] = []
+    uncertain: list[str] = []
+    again: list[str] = []
+    not_started: list[str] = []
+    suspended: list[str] = []
+    queued: list[str] = []
+    next: list[str] = []
 
     @classmethod
-    def of(cls, snapshot: LaneSnapshot, safe: set[str]) -> Card:
+    def of(cls, snapshot: LaneSnapshot, safe: set[str], unasked: Sequence[Planned] = ()) -> Card:
         """Read it off a lane's snapshot; `safe` are the tools that run again after a crash."""
+        after = [_said(prompt) for prompt in unasked]
+        operation = snapshot.operation
+        if operation is None:
+            return cls(next=after)
         messages: list[Any] = [entry.message for entry in snapshot.transcript if isinstance(entry, MessageEntry)]
         asked = next((_said(m) for m in reversed(messages) if isinstance(m, UserMessage)), "(nothing)")
         last = next((i for i in range(len(messages) - 1, -1, -1) if isinstance(messages[i], AssistantMessage)), None)
@@ -156,8 +160,6 @@ class Card(Struct, kw_only=True, frozen=True):
         results = {m.tool_call_id for m in messages if isinstance(m, ToolResultMessage)}
         since = next((i for i in range(len(messages) - 1, -1, -1) if isinstance(messages[i], UserMessage)), 0)
         before = [c for m in messages[since:last] if isinstance(m, AssistantMessage) for c in m.tool_calls if c.id in results] if last else []
-        operation = snapshot.operation
-        assert operation is not None
         running = {tool.tool_call_id: tool for tool in operation.running_tools}
         waiting = {call.tool_call_id for call in operation.suspended_calls}
         begun = [call for call in calls if call.id in running and running[call.id].status == "running"]
@@ -170,11 +172,15 @@ class Card(Struct, kw_only=True, frozen=True):
             not_started=[_called(call) for call in calls if call.id not in results and call.id not in running and call.id not in waiting],
             suspended=[f"{one_line(call.tool_name, 40)}: {one_line(call.reason, 100)}" for call in operation.suspended_calls],
             queued=[_said(item.message) if item.message is not None else str(item.custom_type) for item in snapshot.queues],
+            next=after,
         )
 
     def text(self, session_id: str) -> str:
         """Return the card as lines."""
-        parts = [f"session {session_id} was left in the middle of a run", f"  asked          {self.asked}"]
+        if self.asked is None:
+            parts = [f"session {session_id} was left before all was asked"]
+        else:
+            parts = [f"session {session_id} was left in the middle of a run", f"  asked          {self.asked}"]
         for label, items in (
             ("done", self.done),
             ("uncertain", self.uncertain),
@@ -182,6 +188,7 @@ class Card(Struct, kw_only=True, frozen=True):
             ("not started", self.not_started),
             ("to be decided", self.suspended),
             ("queued", self.queued),
+            ("not asked yet", self.next),
         ):
             parts += [f"  {label if index == 0 else '':<14} {item}" for index, item in enumerate(items)]
         if self.uncertain:

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import redirect_stdout, suppress
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from signal import Signals as Signal
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
+
+from msgspec import Struct
 
 from laneway.abort import AbortSignal
 from laneway.agent import Agent
@@ -19,7 +22,7 @@ from laneway.cli._signals import Signals
 from laneway.cli.commands._model import Choice, choose_model
 from laneway.cli.commands._prompt import Prompt, build_prompts
 from laneway.cli.commands._tools import choose_tools, system_prompt
-from laneway.cli.commands.sessions import resolve
+from laneway.cli.commands.sessions import failures, resolve
 from laneway.cli.config import sessions_dir
 from laneway.events import AgentEnd, AgentEvent
 from laneway.llm.base import StreamOptions
@@ -30,6 +33,9 @@ from laneway.tools.base import AgentTool
 
 if TYPE_CHECKING:
     from laneway.cli.commands._durable import DurableAgent
+    from laneway.cli.commands._planned import Planned
+
+_Step: TypeAlias = Callable[[], Awaitable[object]]
 
 RETRIES = 2
 """How often a request is sent again that failed before anything of the answer had come; a Retry-After is kept."""
@@ -61,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CliError: nothing was asked of a model, because the command line or the configuration does not allow it.
     """
-    cwd = _folder(arguments.cwd)
+    kept = _Kept() if arguments.session is None else asyncio.run(_look(arguments))
+    cwd = _folder(arguments.cwd or kept.cwd, "--cwd" if arguments.cwd else "the session's folder")
     tools = choose_tools(arguments.tools, cwd=cwd, read_only=arguments.read_only, allow_outside=arguments.allow_outside)
-    choice = choose_model(arguments.model)
+    choice = choose_model(arguments.model, kept=kept.model)
     header: dict[str, Any] = {"model": choice.model.spec, "cwd": str(cwd)}
     renderer = make_renderer(arguments, header)
     prompts = build_prompts(arguments.task, stdin=sys.stdin, note=renderer.note)
@@ -82,21 +89,39 @@ def run(arguments: argparse.Namespace) -> int:
             stream_options=StreamOptions(max_retries=RETRIES, max_tokens=arguments.max_tokens),
         )
         return run_to_the_end(_Run(agent, renderer).all(prompts))
-    return run_to_the_end(_durably(arguments, choice, tools, cwd, system, renderer, prompts))
+    return run_to_the_end(_durably(arguments, kept.id, choice, tools, cwd, system, renderer, prompts))
+
+
+class _Kept(Struct, kw_only=True, frozen=True):
+    """What the session that `--session` names goes on with, unless the command line says otherwise."""
+
+    id: str | None = None
+    cwd: str = "."
+    model: str | None = None
+
+
+async def _look(given: argparse.Namespace) -> _Kept:
+    """Read what the session has, without its lease: what is refused or announced before it is opened has to be about its model and folder."""
+    from laneway.cli.commands._durable import kept_model
+
+    repo = SqliteRepo(sessions_dir(given.session_dir))
+    session_id = await resolve(repo, given.session)
+    with failures():
+        async with repo.reading(session_id) as storage:
+            metadata = (await repo.view(session_id, storage)).metadata
+            return _Kept(id=session_id, cwd=metadata.cwd or ".", model=await kept_model(storage))
 
 
 async def _durably(
-    given: argparse.Namespace, choice: Choice, tools: list[AgentTool], cwd: Path, system: str, renderer: Renderer, prompts: list[Prompt]
-) -> int:
+    given: argparse.Namespace, session_id: str | None, choice: Choice, tools: list[AgentTool], cwd: Path, system: str, renderer: Renderer,
+    prompts: list[Prompt],
+) -> int:  # fmt: skip
     """Run in a session on SQLite: a new one, or the one that was named."""
     from laneway.cli.commands._durable import DurableAgent, Task, create_session, open_session
 
     task = Task(system=system, allow_outside=given.allow_outside, max_tokens=given.max_tokens, max_turns=given.max_turns, max_cost=given.max_cost)
     repo = SqliteRepo(sessions_dir(given.session_dir))
-    if given.session is None:
-        session = await create_session(repo, cwd, task)
-    else:
-        session = await open_session(repo, await resolve(repo, given.session))
+    session = await create_session(repo, cwd, task) if session_id is None else await open_session(repo, session_id)
     try:
         agent = await DurableAgent.open(
             session,
@@ -111,10 +136,11 @@ async def _durably(
         await session.close()
         raise
     try:
-        if given.session is not None:
+        if session_id is not None:
             await agent.configure(choice.model if given.model else None, [tool.name for tool in tools], given.thinking)
         renderer.session(agent.session_id)
-        return await _Run(agent, renderer).all(prompts)
+        await agent.plan(prompts)
+        return await finish(agent, renderer, prompts)
     finally:
         await agent.close()
 
@@ -124,21 +150,24 @@ def aside(given: argparse.Namespace, renderer: Renderer) -> Callable[[str], None
     return (lambda _: None) if given.quiet else renderer.note
 
 
-async def finish(agent: DurableAgent, renderer: Renderer, work: Callable[[], Awaitable[object]]) -> int:
-    """Do one piece of work with a durable agent under signals; return the exit code."""
-    return await _Run(agent, renderer).one(work)
+async def finish(agent: DurableAgent, renderer: Renderer, prompts: Sequence[Prompt | Planned], *, first: _Step | None = None) -> int:
+    """Do `first`, then ask the planned prompts, under signals; return the exit code."""
+    code = await _Run(agent, renderer).all(prompts, first=first)
+    await agent.settle()
+    return code
 
 
-def _folder(name: str) -> Path:
+def _folder(name: str, what: str) -> Path:
+    more = "" if what == "--cwd" else "; --cwd names another"
     try:
         path = Path(name).expanduser()
         if not path.is_dir():
-            raise CliError(f"--cwd: {name} is not a folder" if path.exists() else f"--cwd: there is no folder {name}")
+            raise CliError(f"{what}: {name} is not a folder{more}" if path.exists() else f"{what}: there is no folder {name}{more}")
         return path.resolve(strict=True)
     except FileNotFoundError:
         raise CliError("the current folder was deleted: change to one that exists, or say --cwd") from None
     except (OSError, RuntimeError, ValueError) as error:
-        raise CliError(f"--cwd: {name} cannot be used: {error}") from error
+        raise CliError(f"{what}: {name} cannot be used: {error}{more}") from error
 
 
 def make_renderer(arguments: argparse.Namespace, header: dict[str, Any], out: TextIO | None = None) -> Renderer:
@@ -194,18 +223,11 @@ class _Run:
         if event.type == "agent_end":
             self._end = event
 
-    async def all(self, prompts: list[Prompt]) -> int:
-        """Ask prompt after prompt until one does not end well; return the exit code."""
-        return await self._under_signals(lambda signals: self._ask(prompts, signals))
-
-    async def one(self, work: Callable[[], Awaitable[object]]) -> int:
-        """Do one piece of work that tells the agent's events; return the exit code."""
-
-        async def do(signals: Signals) -> int:
-            await work()
-            return self._code(signals, left=0)
-
-        return await self._under_signals(do)
+    async def all(self, prompts: Sequence[Prompt | Planned], *, first: _Step | None = None) -> int:
+        """Do `first`, then ask prompt after prompt, until something does not end well; return the exit code."""
+        steps: list[_Step] = [] if first is None else [first]
+        steps += [partial(self._agent.prompt, prompt.text, images=prompt.images or None) for prompt in prompts]
+        return await self._under_signals(lambda signals: self._do(steps, signals))
 
     async def _under_signals(self, work: Callable[[Signals], Awaitable[int]]) -> int:
         loop = asyncio.get_running_loop()
@@ -227,12 +249,21 @@ class _Run:
                 code = FAILED
             return signals.exit_code or code
 
-    async def _ask(self, prompts: list[Prompt], signals: Signals) -> int:
+    async def _do(self, steps: list[_Step], signals: Signals) -> int:
         code = DONE
-        for number, prompt in enumerate(prompts, 1):
-            if code == DONE and signals.exit_code is None:
-                await self._agent.prompt(prompt.text, images=prompt.images or None)
-                code = self._code(signals, left=len(prompts) - number)
+        for number, step in enumerate(steps):
+            if signals.received is not None:  # it came between two runs
+                self._renderer.note(f"stopped by {signals.received.name}{self._rest(len(steps) - number)}")
+                break
+            try:
+                await step()
+            except Exception:
+                if left := len(steps) - number - 1:
+                    self._renderer.note(f"stopped{self._rest(left)}")
+                raise
+            code = self._code(signals, left=len(steps) - number - 1)
+            if code != DONE:
+                break
         return code
 
     def _code(self, signals: Signals, left: int) -> int:
@@ -242,9 +273,15 @@ class _Run:
         last = next((m for m in reversed(end.messages) if isinstance(m, AssistantMessage)), None)
         trouble, code = self._trouble(end, last, signals)
         if trouble:
-            more = f"; {left} more prompt{'s were' if left > 1 else ' was'} not asked" if left and code != DONE else ""
-            self._renderer.note(trouble + more)
+            self._renderer.note(trouble + (self._rest(left) if left and code != DONE else ""))
         return code
+
+    def _rest(self, left: int) -> str:
+        """Say what becomes of the prompts that were not asked."""
+        prompts = f"{left} more prompt{'s' if left > 1 else ''}"
+        if getattr(self._agent, "stays", False):
+            return f"; {prompts} will be asked by laneway resume {getattr(self._agent, 'session_id', '')}"
+        return f"; {prompts} {'were' if left > 1 else 'was'} not asked"
 
     def _left_open(self, signals: Signals) -> tuple[str, int] | None:
         """Of a durable run that is not over: why, and how to go on."""

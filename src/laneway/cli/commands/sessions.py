@@ -65,7 +65,8 @@ async def show_session(
 
 
 async def _work_lines(session: Session) -> list[str]:
-    """Say what is not over in each lane: its operation, where it stands, and what is queued."""
+    """Say what is not over in each lane: its operation, where it stands, what is queued; and how many prompts were not asked yet."""
+    from laneway.cli.commands._planned import not_asked
     from laneway.harness import keys
 
     lines: list[str] = []
@@ -80,6 +81,8 @@ async def _work_lines(session: Session) -> list[str]:
         if kinds:
             counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
             lines.append(f"Queued in {stored.key}: {counted}")
+    if unasked := await not_asked(session.storage, session.metadata.id):
+        lines.append(f"Not asked yet: {len(unasked)} prompt{'s' if len(unasked) > 1 else ''}; laneway resume {session.metadata.id} goes on")
     return lines
 
 
