@@ -24,7 +24,7 @@ bench: $(VENV)/.dev  ## cost next to the bare floors, as ratios of one run
 		echo; echo "$$each"; $(BIN)/python benchmarks/$$each.py || missed=1; done; exit $$missed
 
 crash: $(VENV)/.dev  ## the crash and race tests at full length
-	LANEWAY_CRASH=all LANEWAY_KILLS=400 $(BIN)/python -m pytest tests/crash tests/storage
+	LANEWAY_CRASH=all LANEWAY_KILLS=1000 $(BIN)/python -m pytest tests/crash tests/storage
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "laneway needs Python 3.11 or newer on the PATH"; exit 2; }

@@ -15,7 +15,7 @@ from laneway.storage.jsonl import JsonlStorage
 from storage.child import numbered_commit
 from storage.children import appended_until_killed, child, committed_by_child
 
-KILLS = 100
+KILLS = int(os.environ.get("LANEWAY_KILLS", "250"))
 RACES = 100
 
 

@@ -22,7 +22,7 @@ from storage.proxy import proxy_to
 
 __all__ = ["postgres", "postgres_dsn", "schema"]
 
-KILLS = 60
+KILLS = int(os.environ.get("LANEWAY_KILLS", "100"))
 RACES = 100
 
 

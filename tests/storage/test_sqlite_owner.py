@@ -21,7 +21,7 @@ from laneway.storage.sqlite import SqliteStorage
 from storage.child import numbered_commit
 from storage.children import appended_until_killed, child, committed_by_child
 
-KILLS = int(os.environ.get("LANEWAY_KILLS", "40"))
+KILLS = int(os.environ.get("LANEWAY_KILLS", "200"))
 RACES = 100
 
 
