@@ -95,7 +95,8 @@ class FolderRepo(SessionRepo):
             await asyncio.to_thread(self._catalogue.write, [CatalogueRow(info, closed=False, signature=None)])
             await asyncio.to_thread(_give_name, temporary, self.path(metadata.id))
         finally:
-            await asyncio.to_thread(self._unlink, temporary)
+            with contextlib.suppress(OSError):  # where it could not be made either, say: that error is the one to raise
+                await asyncio.to_thread(self._unlink, temporary)
 
     async def _open_storage(self, id: str, wait: float) -> Storage:
         try:

@@ -50,7 +50,8 @@ class SideFile:
                 with self._transaction(write) as db:
                     return work(db)
         except (sqlite3.Error, OSError) as error:
-            raise SideFileError(f"{self.path} cannot be used: {error}; it holds nothing of its own and may be deleted") from error
+            advice = "is its folder writable? The file holds nothing of its own and may be deleted"
+            raise SideFileError(f"{self.path} cannot be used: {error}; {advice}") from error
 
     def clear(self) -> None:
         """Delete the file."""
