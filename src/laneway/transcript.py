@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -49,6 +49,7 @@ __all__ = [
 
 NO_RESULT = "No result: the call was interrupted before it could finish."
 NO_OUTPUT = "(no output)"
+IMAGE_REFUSED = "(an image was here; it was left out because the provider refused it)"
 
 
 # ---------------------------------------------------------------------------------------------------- system replay
@@ -283,6 +284,9 @@ def normalise(messages: Sequence[AgentMessage]) -> list[Message]:
     - A call id that an earlier response used already is replaced, in the call and in its result.
     - There is no blank text block and no empty message; an empty tool result says so in words. (A blank text that is signed stays: the
       signature is what its model gets back. For any other model it goes with the signature.)
+    - After a response that failed because the provider refused an image (kind "image"), a note stands for the images that it may have meant:
+      those that its model had not answered to yet. Where there are none, or where no image was answered to since the refusal before it
+      (there may be too many of them), it stands for every image before it. Images that come later are sent.
     - Custom roles are converted by `convert_to_llm`.
     """
     return Projection().project(messages)
@@ -291,7 +295,10 @@ def normalise(messages: Sequence[AgentMessage]) -> list[Message]:
 class Projection:
     """`normalise` for a transcript that grows: each message is looked at once, so a turn costs what is new in it."""
 
-    __slots__ = ("_assistant", "_calls", "_closed", "_fresh", "_ids", "_original", "_others", "_out", "_results", "_seen")
+    __slots__ = (
+        "_assistant", "_calls", "_clear", "_closed", "_fresh", "_fruitless", "_ids", "_judged", "_original", "_others", "_out", "_refused",
+        "_results", "_seen",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._reset()
@@ -307,6 +314,10 @@ class Projection:
         self._others: list[Message] = []
         self._ids: set[str] = set()  # of all calls so far: some providers repeat ids, and none accepts them back
         self._original: dict[str, str] = {}  # the stored id of each call of the last response that was given another
+        self._judged: dict[tuple[str, str], int] = {}  # how much of `_out` each model has answered to, or refused
+        self._clear = 0  # how much of `_out` surely has no image
+        self._refused = 0  # from where on `_out` is new since the last refusal of an image
+        self._fruitless = False  # whether there was one, and no image has been answered to since
 
     def project(self, messages: Sequence[AgentMessage], *, append_only: bool = False) -> list[Message]:
         """Return the provider's view of `messages` as a list of its own. Unchanged messages keep their identity.
@@ -338,6 +349,10 @@ class Projection:
             self._calls = [] if sent is None else sent.tool_calls
             self._assistant = self._with_new_ids(sent) if sent is not None and self._calls else sent
             self._results, self._others = {}, []
+            if message.stop_reason not in _FAILED:
+                self._note_answer(message)
+            elif refuses_an_image(message):
+                self._leave_images_out(message)
         elif (converted := _convert(message)) is not None and (cleaned := _without_blanks(converted)) is not None:
             self._others.append(cleaned)
         self._fresh = False
@@ -373,9 +388,66 @@ class Projection:
         out += self._others
         self._fresh = True
 
+    def _note_answer(self, message: AssistantMessage) -> None:
+        """A model has answered to all that `_out` holds."""
+        self._judged[message.provider, message.model] = self._closed
+        if self._fruitless:
+            self._fruitless = not any(has_images(earlier) for earlier in self._out[self._refused : self._closed])
+            self._refused = self._closed
+
+    def _leave_images_out(self, refusal: AssistantMessage) -> None:
+        """Put a note in the place of the images that the refusal may mean; `normalise` says which these are."""
+        model, end = (refusal.provider, refusal.model), self._closed
+        start = max(self._clear, 0 if self._fruitless else self._judged.get(model, 0))
+        if not self._note_images(start, end):
+            self._note_images(self._clear, start)
+            start = self._clear
+        if start == self._clear:
+            self._clear = end
+        self._judged[model] = self._refused = end
+        self._fruitless = True
+
+    def _note_images(self, start: int, end: int) -> int:
+        """Put a note in the place of the images in a part of `_out`; return how many messages had any."""
+        found = [index for index in range(start, end) if has_images(self._out[index])]
+        for index in found:
+            self._out[index] = replace_images(self._out[index], IMAGE_REFUSED)
+        return len(found)
+
+
+_FAILED = frozenset({"error", "aborted", "deferred", "pending"})
+
+
+def refuses_an_image(message: Any) -> bool:
+    """Whether a message is a response that failed because the provider refused an image."""
+    return isinstance(message, AssistantMessage) and message.stop_reason == "error" and message.error is not None and message.error.kind == "image"
+
+
+def has_images(message: Message) -> bool:
+    """Whether there is an image in a message."""
+    content = cast("str | list[Any]", message.content)
+    return type(content) is list and any(type(block) is ImageContent for block in content)
+
+
+_AnyMessage = TypeVar("_AnyMessage", bound=Message)
+
+
+def replace_images(message: _AnyMessage, note: str) -> _AnyMessage:
+    """Return the message with `note` in the place of each run of images; without any, the message itself."""
+    if not has_images(message):
+        return message
+    blocks: Any = message.content
+    out: list[Any] = []
+    for block in blocks:
+        if type(block) is not ImageContent:
+            out.append(block)
+        elif not (out and type(out[-1]) is TextContent and out[-1].text == note):
+            out.append(TextContent(text=note))
+    return msgspec.structs.replace(message, content=out)
+
 
 def _sendable(message: AssistantMessage) -> AssistantMessage | None:
-    if message.stop_reason in ("error", "aborted", "deferred", "pending"):
+    if message.stop_reason in _FAILED:
         return None
     content = message.content
     for block in content:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from laneway import (
     BashExecutionMessage,
     CompactionSummaryMessage,
     CustomMessage,
+    ErrorInfo,
     ImageContent,
     SystemMessage,
     TextContent,
@@ -29,13 +32,16 @@ from laneway import (
     declare_tool_changes,
     tool_changes,
 )
+from laneway import transcript as transcript_module
 from laneway.testing import provider_ready
 from laneway.transcript import (
+    IMAGE_REFUSED,
     NO_RESULT,
     Projection,
     ToolDeclarer,
     collapse_system_messages,
     convert_to_llm,
+    has_images,
     initial_system_message,
     normalise,
     render_system,
@@ -56,6 +62,27 @@ class Tool:
 
     def __init__(self, name: str, description: str = "") -> None:
         self.declaration = declaration(name, description)
+
+
+PNG = ImageContent(data="aGk=", mime_type="image/png")
+
+
+def picture(*texts: str) -> UserMessage:
+    return UserMessage(content=[*(TextContent(text=text) for text in texts), PNG])
+
+
+def refusal(model: str = "m", kind: Any = "image") -> AssistantMessage:
+    """A response that failed because of an image."""
+    return AssistantMessage(content=[], model=model, stop_reason="error", error_message="no", error=ErrorInfo(kind=kind))
+
+
+def answered(model: str = "m", *calls: str) -> AssistantMessage:
+    return msgspec.structs.replace(assistant(*calls, text="ok"), model=model)
+
+
+def pictured(messages: list[Any]) -> str:
+    """`i` for each message with an image that is sent, `-` for each with a note in its place."""
+    return "".join("i" if has_images(m) else "-" if IMAGE_REFUSED in m.text else "" for m in normalise(messages))
 
 
 def user(text: str = "hi") -> UserMessage:
@@ -275,6 +302,9 @@ any_message = st.one_of(
     ),
     st.builds(result, pool, st.sampled_from(["A", "", "B"])),
     st.builds(SystemMessage, content=st.just("s")),
+    st.builds(picture),
+    st.builds(refusal, st.sampled_from(["m", "other"])),
+    st.builds(answered, st.sampled_from(["m", "other"])),
 )
 
 
@@ -287,6 +317,73 @@ def test_projecting_step_by_step_is_projecting_at_once(messages: list[Any], cuts
     whole = projection.project([*messages, user("end")], append_only=append_only)
     assert whole == normalise([*messages, user("end")])
     assert provider_ready(whole) == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "sent"),
+    [
+        ([picture(), refusal()], "-"),
+        ([picture(), refusal(), picture()], "-i"),
+        ([picture(), refusal(kind="invalid_request"), picture()], "ii"),
+        ([picture(), answered(), picture(), refusal()], "i-"),
+        ([picture(), answered(), user(), refusal(), user()], "-"),
+        ([picture(), answered("other"), picture(), refusal()], "--"),
+        ([picture(), answered(), picture(), answered("other"), picture(), refusal()], "i--"),
+        ([picture(), answered(), picture(), refusal(), user(), answered(), picture(), refusal()], "---"),
+        ([picture(), answered(), picture(), refusal(), picture(), answered(), picture(), refusal()], "i-i-"),
+        ([picture(), answered(), picture(), refusal(), user(), refusal()], "--"),
+        ([picture(), answered(), picture(), refusal("other"), picture(), answered("other"), picture(), refusal()], "----"),
+    ],
+)  # fmt: skip
+def test_refused_images_are_left_out(messages: list[Any], sent: str) -> None:
+    """B57: those that the model had not answered to; all before the refusal where that helped nothing; later ones are sent."""
+    assert pictured(messages) == sent
+
+
+def test_a_note_stands_for_refused_images_of_prompts_and_results() -> None:
+    """B57: one for a run of images, in its place; nothing else changes, and what is stored least of all."""
+    prompt = UserMessage(content=[TextContent(text="before"), PNG, PNG, TextContent(text="after")])
+    shot = ToolResultMessage(tool_call_id="k", tool_name="t", content=[PNG], details={"x": 1})
+    stored: list[Any] = [prompt, answered("other", "k"), shot, refusal(), user()]
+    kept = deepcopy(stored)
+    note = TextContent(text=IMAGE_REFUSED)
+    out = normalise(stored)
+    assert out[0] == msgspec.structs.replace(prompt, content=[TextContent(text="before"), note, TextContent(text="after")])
+    assert out[2] == msgspec.structs.replace(shot, content=[note])
+    assert out[1] is stored[1]
+    assert stored == kept
+    assert provider_ready(out) == []
+
+
+def test_what_was_sent_after_a_refusal_stays_as_it_was_sent() -> None:
+    """B57: each request begins with the one before it, so what a provider has cached is used."""
+    projection, messages = Projection(), [user("s"), picture(), answered(), picture(), refusal()]
+    sent: list[Any] = projection.project([*messages, user()])
+    for step in (user(), answered(), picture(), answered(), user(), answered()):
+        messages.append(step)
+        if not isinstance(step, AssistantMessage):
+            now = projection.project(messages, append_only=True)
+            assert now[: len(sent)] == sent
+            assert all(a is b for a, b in zip(now, sent, strict=False))
+            sent = now
+
+
+def test_many_refusals_cost_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B57: however often images are refused, each message is looked at a few times at most."""
+    looked = 0
+
+    def counting(message: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        return has_images(message)
+
+    monkeypatch.setattr(transcript_module, "has_images", counting)
+    for turn in ([picture(), refusal()], [picture(), answered(), picture(), refusal()], [picture(), refusal("a"), refusal("b"), answered("a")]):
+        looked, messages = 0, turn * 200
+        projection = Projection()
+        for end in range(len(turn), len(messages) + 1, len(turn)):
+            projection.project(messages[:end], append_only=True)
+        assert looked < 8 * len(messages)
 
 
 def test_a_changed_past_is_noticed() -> None:

@@ -59,7 +59,7 @@ def test_other_statuses_fall_into_two_classes(status: int, kind: ErrorKind) -> N
         (400, "messages[11].tool_calls[0].id string too long, maximum 40, got 46", None, "invalid_request"),
         (400, "max_tokens is too large: 99999. This model supports at most 16384 completion tokens", None, "invalid_request"),
         (413, "request entity too large", None, "overflow"),
-        (413, "image too large", None, "invalid_request"),
+        (413, "image too large", None, "image"),
         (429, "Too many tokens, please wait before trying again", None, "rate_limit"),
         (403, "Your credit balance is too low", None, "quota"),
         (500, "the request exceeds the available context size", None, "overflow"),

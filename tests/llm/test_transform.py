@@ -10,6 +10,7 @@ from copy import deepcopy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from laneway.llm import _transform
 from laneway.llm._transform import (
@@ -30,6 +31,7 @@ from laneway.llm.base import Model, encode_json
 from laneway.messages import (
     AssistantContent,
     AssistantMessage,
+    ErrorInfo,
     ImageContent,
     Message,
     SystemMessage,
@@ -40,6 +42,7 @@ from laneway.messages import (
     ToolResultMessage,
     UserMessage,
 )
+from laneway.transcript import IMAGE_REFUSED, has_images
 
 MODEL = Model(id="m", provider="p", api="openai_chat")
 IMAGE = ImageContent(data="aGk=", mime_type="image/png")
@@ -319,6 +322,33 @@ def test_a_conversation_that_changed_is_converted_anew() -> None:
     edited = [UserMessage(content="z"), *messages[1:]]
     assert convert(edited) == convert(messages)
     assert convert([*messages[:3], UserMessage(content="other")]) == ["user:", "assistant:1", "tool_result:1", "user:"]
+
+
+class Contents(Names):
+    """A converter of which the items say whether there is an image."""
+
+    def add(self, message: Message) -> None:
+        """Write one message."""
+        self.items.append(f"{message.role}:{'image' if has_images(message) else message.text}")
+
+    def copy(self) -> Contents:
+        """Return an independent one."""
+        return Contents(list(self.items))
+
+
+def test_a_refused_image_is_taken_out_of_what_was_converted_before() -> None:
+    """B57: also where the transcript is given as it is stored, and what came before the refusal was converted for good."""
+
+    def sent(messages: list[Message]) -> list[str]:
+        vision = replace(MODEL, input=("text", "image"))
+        return list(convert_cached("refused", messages, lambda: OutgoingConversation(vision, IdPolicy(), Contents())))
+
+    messages: list[Message] = [UserMessage(content=[IMAGE]), own(TextContent(text="a")), UserMessage(content="b"), own(TextContent(text="c"))]
+    assert sent(messages) == ["user:image", "assistant:a", "user:b", "assistant:c"]
+    messages += [UserMessage(content="d"), AssistantMessage(content=[], stop_reason="error", error=ErrorInfo(kind="image"))]
+    after = [f"user:{IMAGE_REFUSED}", "assistant:a", "user:b", "assistant:c", "user:d"]
+    assert sent(messages) == after
+    assert sent([*messages, UserMessage(content=[IMAGE])]) == [*after, "user:image"]
 
 
 def test_a_late_result_still_counts() -> None:

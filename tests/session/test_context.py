@@ -11,6 +11,8 @@ from laneway.messages import (
     BranchSummaryMessage,
     CompactionSummaryMessage,
     CustomMessage,
+    ErrorInfo,
+    ImageContent,
     TextContent,
     ToolCall,
     ToolResultMessage,
@@ -19,6 +21,7 @@ from laneway.messages import (
 from laneway.session import EntryProjector, LaneContext, Session, build_context
 from laneway.storage.base import BranchScan, CustomEntry, Entry
 from laneway.storage.memory import MemoryStorage
+from laneway.transcript import IMAGE_REFUSED, normalise
 
 
 def user(text: str) -> UserMessage:
@@ -81,6 +84,18 @@ async def test_failed_responses_are_left_out_with_their_results(session: Session
     for message in (user("u"), *skipped, user("v"), says("b", "k"), result("k"), says("x", stop="error"), says("y", stop="deferred")):
         await branch.append_message(message)
     assert await branch.context() == [user("u"), user("v"), says("b", "k"), result("k")]
+
+
+async def test_the_refusal_of_an_image_stays(session: Session):
+    """B57: a provider's view is made from the context, and has to know which images to leave out; also after a compaction."""
+    branch = await session.create_branch("main")
+    shot = UserMessage(content=[ImageContent(data="aGk=", mime_type="image/png")], timestamp=1)
+    refused = AssistantMessage(content=[], stop_reason="error", error=ErrorInfo(kind="image"), timestamp=1)
+    await branch.append_message(shot)
+    await branch.append_message(refused)
+    assert await branch.context() == [shot, refused]
+    await branch.append_compaction("s", retained_tail=[shot, refused])
+    assert [message.text for message in normalise(await branch.context())[1:]] == [IMAGE_REFUSED]
 
 
 async def test_a_response_cut_by_the_output_limit_stays(session: Session):

@@ -186,7 +186,8 @@ async def test_arguments_that_are_no_json_arrive_as_they_are():
 
 
 KINDS: list[ErrorKind] = [
-    "overflow", "rate_limit", "overloaded", "quota", "auth", "invalid_request", "not_found", "content_filter", "timeout", "server",
+    "overflow", "rate_limit", "overloaded", "quota", "auth", "invalid_request", "not_found", "content_filter", "image", "timeout",
+    "server",
 ]  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """What a provider's failure means: status, body or exception in, `ProviderFailure(kind, status, retry_after_ms)` out.
 
 The order of trust is: the provider's own error code, then wordings that are unmistakable (a used-up quota, a prompt that is too
-long), then the provider's general error type, then the HTTP status, and free text last. Every table is data; a new wording is a new row.
+long, a refused image), then the provider's general error type, then the HTTP status, and free text last. Every table is data; a new
+wording is a new row.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ CODE_KINDS: dict[str, ErrorKind] = {
     "content_filter": "content_filter",
     "content_policy_violation": "content_filter",
     "responsibleaipolicyviolation": "content_filter",
+    **dict.fromkeys((
+        "invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
+        "image_parse_error", "image_content_policy_violation", "invalid_image_mode", "image_file_too_large", "unsupported_image_media_type",
+        "empty_image_file", "failed_to_download_image", "image_file_not_found",
+    ), "image"),
     "timeout_error": "timeout",
     "request_timeout": "timeout",
     "deadline_exceeded": "timeout",
@@ -112,6 +118,20 @@ QUOTA_TEXTS: tuple[str, ...] = (
 )  # fmt: skip
 """Wordings of an account that may not go on; waiting does not help."""
 
+IMAGE_TEXTS: tuple[str, ...] = (
+    r"(?:could not|cannot|can't|unable to|failed to) (?:process|load|decode|parse|read|open|identify|download) (?:the |an |this )?(?:\w+ )?image",
+    r"\bimage\.source\b", r"\bmember\.image\b",
+    r"(?:unsupported|invalid|corrupt(?:ed)?|malformed) (?:base64 )?image(?: (?:data|file|format|type|url|content)|[.:,]|$)",
+    r"\bimages?\b(?: data)?[^.]{0,60}? (?:is not valid|is invalid|cannot be empty|does not match|does not represent a valid|has an invalid format)",
+    r"\bnot a valid image\b", r"invalid data url for image", r"base64 image_url", r"base64[ -]encoded data url with an image",
+    r"unsupported (?:mime|media) ?type:? ['\"]?image/", r"(?:mime|media) type image/\S+ is not supported", r"media type for base64 image",
+    r"inline_?data.{0,80}base64 decoding failed",
+    r"\bimages?\b.{0,60}(?:too large|too small|exceed)", r"image dimensions?\b.{0,60}\bexceed", r"too many images", r"at most \d+ images?\b",
+    r"image (?:input|content)s? (?:is|are) (?:not|un)\s?supported", r"(?:not|n't) support (?:image|vision)(?: input| content|s\b|[.:,]|$)",
+    r"support image input", r"image_url is only supported by certain models",
+)  # fmt: skip
+"""Wordings of an image that is refused: broken, of the wrong kind, too large, one too many, or any at all."""
+
 TEXT_KINDS: tuple[tuple[str, ErrorKind], ...] = (
     (r"overloaded|high demand|server (?:is )?busy|at capacity|no available capacity", "overloaded"),
     (r"rate[ _-]?limit|too many requests|too many tokens.*(?:wait|later|minute)|throttl|resource[ _]?exhausted", "rate_limit"),
@@ -134,8 +154,13 @@ TEXT_KINDS: tuple[tuple[str, ErrorKind], ...] = (
 RETRYABLE_KINDS: frozenset[ErrorKind] = frozenset({"rate_limit", "overloaded", "network", "timeout", "incomplete", "server", "protocol"})
 """Failures that may well not happen again; see `laneway.llm._retry.is_retryable`."""
 
-_HINTS: dict[ErrorKind, str] = {"auth": "Check the API key that is used for {provider}.", "not_found": "Check the model id and the base URL."}
+_HINTS: dict[ErrorKind, str] = {
+    "auth": "Check the API key that is used for {provider}.",
+    "not_found": "Check the model id and the base URL.",
+    "image": "A note takes the place of the image in later requests.",
+}
 _QUOTA = re.compile("|".join(QUOTA_TEXTS), re.I)
+_IMAGE = re.compile("|".join(IMAGE_TEXTS), re.I)
 _TEXTS: tuple[tuple[re.Pattern[str], ErrorKind], ...] = tuple((re.compile(pattern, re.I | re.S), kind) for pattern, kind in TEXT_KINDS)
 _KEY_SHAPES = re.compile(r"(?i)(bearer\s+|\bsk-|[?&](?:api_?)?key=)[\w.~+/-]{8,}=*")
 _HTML = re.compile(r"\s*(?:<!doctype html|<html)", re.I)
@@ -303,6 +328,8 @@ def classify(
         return "overflow"
     if not text and status in (400, 413) and provider == "cerebras":
         return "overflow"  # it answers so, without a body, when the prompt is too long
+    if status not in (401, 403, 429) and _IMAGE.search(text):
+        return "image"
     for code in codes:
         if code in TYPE_KINDS:
             return TYPE_KINDS[code]
@@ -321,6 +348,8 @@ def classify_text(text: str) -> ErrorKind:
         return "quota"
     if is_overflow_text(text):
         return "overflow"
+    if _IMAGE.search(text):
+        return "image"
     for pattern, kind in _TEXTS:
         if pattern.search(text):
             return kind

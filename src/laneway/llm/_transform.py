@@ -23,15 +23,12 @@ from laneway.messages import (
     AgentMessage,
     AssistantContent,
     AssistantMessage,
-    ImageContent,
     Message,
     SystemMessage,
     TextContent,
     ToolCall,
     ToolDeclaration,
     ToolResultMessage,
-    UserContent,
-    UserMessage,
 )
 from laneway.transcript import (
     Projection,
@@ -40,8 +37,10 @@ from laneway.transcript import (
     current_system_prompt,
     current_tools,
     normalise,
+    refuses_an_image,
     render_system,
     render_system_update,
+    replace_images,
     tool_changes,
 )
 
@@ -170,9 +169,7 @@ class _Handoff:
             return self._assistant(cast(AssistantMessage, message))
         if kind is ToolResultMessage:
             return self._result(cast(ToolResultMessage, message))
-        if isinstance(message, UserMessage) and not self._vision and isinstance(message.content, list):
-            return _without_images(message)
-        return message
+        return message if self._vision else replace_images(message, IMAGE_PLACEHOLDER)
 
     def _assistant(self, message: AssistantMessage) -> AssistantMessage:
         own = same_model(message, self._model)
@@ -208,24 +205,7 @@ class _Handoff:
         name = legal_tool_name(message.tool_name)
         if wire_id != message.tool_call_id or name != message.tool_name:
             message = replace(message, tool_call_id=wire_id, tool_name=name)
-        return message if self._vision else _without_images(message)
-
-
-_WithImages = TypeVar("_WithImages", UserMessage, ToolResultMessage)
-
-
-def _without_images(message: _WithImages) -> _WithImages:
-    """Put a note in the place of each run of images."""
-    blocks = cast("list[UserContent]", message.content)
-    if not any(isinstance(block, ImageContent) for block in blocks):
-        return message
-    out: list[UserContent] = []
-    for block in blocks:
-        if not isinstance(block, ImageContent):
-            out.append(block)
-        elif not (out and isinstance(out[-1], TextContent) and out[-1].text == IMAGE_PLACEHOLDER):
-            out.append(TextContent(text=IMAGE_PLACEHOLDER))
-    return replace(message, content=out)
+        return message if self._vision else replace_images(message, IMAGE_PLACEHOLDER)
 
 
 def transform(messages: Sequence[AgentMessage], model: Model, ids: IdPolicy | None = None) -> list[Message]:
@@ -460,8 +440,9 @@ class OutgoingConversation(Generic[Item]):
         return len(self._kept.json)
 
     def begins(self, messages: Sequence[AgentMessage]) -> bool:
-        """Whether what was converted so far is a beginning of `messages`."""
-        return len(self._seen) <= len(messages) and messages[: len(self._seen)] == self._seen
+        """Whether what was converted so far is a beginning of `messages`, and stays as it is: a refused image changes what came before."""
+        seen = len(self._seen)
+        return seen <= len(messages) and messages[:seen] == self._seen and not any(map(refuses_an_image, messages[seen:]))
 
     def items(self, messages: list[AgentMessage]) -> WireItems[Item]:
         """Return the wire's items for the whole transcript, of which `begins` is true."""

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, cast
 from laneway.messages import AgentMessage, AssistantMessage, BranchSummaryMessage, CompactionSummaryMessage, ToolResultMessage
 from laneway.session.entries import LEFT_OUT_OF_CONTEXT
 from laneway.storage.base import BranchScan, BranchSummaryEntry, CompactionEntry, CustomEntry, Entry, MessageEntry
+from laneway.transcript import refuses_an_image
 
 Projection: TypeAlias = AgentMessage | Sequence[AgentMessage] | None
 EntryProjector: TypeAlias = Callable[[CustomEntry], Projection | Awaitable[Projection]]
@@ -27,7 +28,8 @@ class BranchReader(Protocol):
 async def build_context(source: BranchReader, tip: str | None, projectors: Mapping[str, EntryProjector] | None = None) -> list[AgentMessage]:
     """Return the messages of the path to `tip`, oldest first; none for a tip of None.
 
-    - Responses that ended in "error", "aborted" or "deferred" are left out, and so are results of their calls.
+    - Responses that ended in "error", "aborted" or "deferred" are left out, and so are results of their calls. Only the refusal of an image
+      stays: it says what may no longer be sent (see `laneway.transcript.normalise`).
     - The newest compaction becomes a `CompactionSummaryMessage` followed by its retained tail.
     - A branch summary becomes a `BranchSummaryMessage` if it has text.
     - A custom entry becomes what the projector for its type returns (a message, several, or None); without a projector
@@ -159,6 +161,8 @@ class _Fold:
             # Providers may use a call id again in a later response, so a result belongs to the response just before it.
             if message.stop_reason in LEFT_OUT_OF_CONTEXT:
                 self._unsent = {call.id for call in message.tool_calls}
-                return
-            self._unsent = frozenset()
+                if not refuses_an_image(message):
+                    return
+            else:
+                self._unsent = frozenset()
         self.messages.append(message)

@@ -14,6 +14,7 @@ from laneway.harness._line import Invariant
 from laneway.harness.state import CheckpointPayload, CompactionReason, Operation, Task
 from laneway.messages import AgentMessage, AssistantMessage, BranchSummaryMessage, ToolResultMessage
 from laneway.storage.base import BranchScan, BranchSummaryEntry, CompactionEntry, CustomEntry, Entry, MessageEntry
+from laneway.transcript import refuses_an_image
 
 if TYPE_CHECKING:
     from laneway.harness._drive import Drive
@@ -108,7 +109,7 @@ async def items_of(line: Line, path: Sequence[Entry]) -> list[Item]:
             case CompactionEntry():
                 items += [Item(message=message) for message in entry.retained_tail]
             case MessageEntry():
-                hidden = isinstance(entry.message, AssistantMessage) and entry.message.stop_reason in UNSENT
+                hidden = isinstance(entry.message, AssistantMessage) and entry.message.stop_reason in UNSENT and not refuses_an_image(entry.message)
                 items.append(Item(message=None if hidden else entry.message))
             case BranchSummaryEntry():
                 shown = BranchSummaryMessage(summary=entry.summary, from_id=entry.from_id, timestamp=entry.timestamp)

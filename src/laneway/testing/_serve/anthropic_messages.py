@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from laneway.messages import ErrorKind, Usage
-from laneway.testing._serve.dialect import Dialect, Speaker, expect_post, fields, object_list, refuse, sse, streams, text_field, tool_names
+from laneway.testing._serve.dialect import Dialect, Speaker, expect_post, fields, object_list, refuse, sentence, sse, streams, text_field, tool_names
 from laneway.testing._serve.plan import Block, End, Failure
 
 TYPES: dict[ErrorKind, str] = {
     "auth": "authentication_error", "quota": "billing_error", "rate_limit": "rate_limit_error", "overloaded": "overloaded_error",
     "timeout": "timeout_error", "not_found": "not_found_error", "invalid_request": "invalid_request_error", "overflow": "request_too_large",
-    "content_filter": "content_filter", "configuration": "invalid_request_error",
+    "content_filter": "content_filter", "image": "invalid_request_error", "configuration": "invalid_request_error",
 }  # fmt: skip
 """The type of an error; "api_error" for the other kinds."""
 MIN_BUDGET = 1024
@@ -84,7 +84,7 @@ def _prompt_counts(usage: Usage) -> dict[str, Any]:
 
 
 def _error(failure: Failure) -> dict[str, Any]:
-    return {"type": "error", "error": {"type": failure.code or TYPES.get(failure.kind, "api_error"), "message": failure.message}}
+    return {"type": "error", "error": {"type": failure.code or TYPES.get(failure.kind, "api_error"), "message": sentence(failure)}}
 
 
 class AnthropicDialect(Dialect):

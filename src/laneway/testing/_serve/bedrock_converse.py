@@ -10,14 +10,14 @@ from urllib.parse import unquote
 from zlib import crc32
 
 from laneway.messages import ErrorKind
-from laneway.testing._serve.dialect import NAME, Dialect, Speaker, compact, fields, object_list, refuse, text_field, tool_names
+from laneway.testing._serve.dialect import NAME, Dialect, Speaker, compact, fields, object_list, refuse, sentence, text_field, tool_names
 from laneway.testing._serve.plan import Block, End, Failure
 
 EXCEPTIONS: dict[ErrorKind, str] = {
     "auth": "AccessDeniedException", "quota": "ServiceQuotaExceededException", "rate_limit": "ThrottlingException",
     "overloaded": "ServiceUnavailableException", "timeout": "ModelTimeoutException", "not_found": "ResourceNotFoundException",
     "invalid_request": "ValidationException", "overflow": "ValidationException", "content_filter": "ValidationException",
-    "configuration": "ValidationException",
+    "image": "ValidationException", "configuration": "ValidationException",
 }  # fmt: skip
 """The type of an error; "InternalServerException" for the other kinds."""
 _STATUSES: dict[ErrorKind, int] = {"auth": 403, "quota": 400, "timeout": 408}
@@ -88,7 +88,7 @@ class BedrockSpeaker(Speaker):
 
 def _sentence(failure: Failure) -> str:
     """Only the sentence tells that a prompt is too long: there is no code for it."""
-    return f"Input is too long for requested model. {failure.message}" if failure.kind == "overflow" else failure.message
+    return f"Input is too long for requested model. {failure.message}" if failure.kind == "overflow" else sentence(failure)
 
 
 class BedrockDialect(Dialect):

@@ -11,16 +11,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, cast
 
+from laneway.llm._errors import classify_text
 from laneway.messages import ErrorKind, Usage
 from laneway.testing._serve.plan import Block, End, Failure, Plan
 
 STATUSES: dict[ErrorKind, int] = {
     "auth": 401, "quota": 429, "rate_limit": 429, "overloaded": 503, "server": 500, "timeout": 504, "not_found": 404, "invalid_request": 400,
-    "overflow": 400, "content_filter": 400, "configuration": 400,
+    "overflow": 400, "content_filter": 400, "image": 400, "configuration": 400,
 }  # fmt: skip
 """The HTTP status of a failure that names none; 500 for the other kinds."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+def sentence(failure: Failure) -> str:
+    """Return what the wires say that have no code for a refused image: only the sentence tells."""
+    told = failure.kind != "image" or classify_text(failure.message) == "image"
+    return failure.message if told else f"Could not process image: {failure.message}"
 
 
 class Refused(Exception):

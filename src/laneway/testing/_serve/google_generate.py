@@ -8,13 +8,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from laneway.messages import ErrorKind
-from laneway.testing._serve.dialect import Dialect, Speaker, arguments_object, fields, object_list, prompt_tokens, refuse, sse
+from laneway.testing._serve.dialect import Dialect, Speaker, arguments_object, fields, object_list, prompt_tokens, refuse, sentence, sse
 from laneway.testing._serve.plan import Block, End, Failure, Plan, ScriptError
 
 STATUS_WORDS: dict[ErrorKind, str] = {
     "auth": "UNAUTHENTICATED", "quota": "RESOURCE_EXHAUSTED", "rate_limit": "RESOURCE_EXHAUSTED", "overloaded": "UNAVAILABLE",
     "timeout": "DEADLINE_EXCEEDED", "not_found": "NOT_FOUND", "invalid_request": "INVALID_ARGUMENT", "overflow": "INVALID_ARGUMENT",
-    "content_filter": "INVALID_ARGUMENT", "configuration": "INVALID_ARGUMENT",
+    "content_filter": "INVALID_ARGUMENT", "image": "INVALID_ARGUMENT", "configuration": "INVALID_ARGUMENT",
 }  # fmt: skip
 """The word that stands beside the status of an error; "INTERNAL" for the other kinds."""
 REASONS: dict[ErrorKind, str] = {
@@ -71,7 +71,7 @@ class GoogleSpeaker(Speaker):
 
 
 def _error(failure: Failure, status: int) -> dict[str, Any]:
-    error: dict[str, Any] = {"code": status, "message": failure.message, "status": STATUS_WORDS.get(failure.kind, "INTERNAL")}
+    error: dict[str, Any] = {"code": status, "message": sentence(failure), "status": STATUS_WORDS.get(failure.kind, "INTERNAL")}
     details: list[dict[str, Any]] = []
     reason = failure.code or REASONS.get(failure.kind)
     if reason is not None:

@@ -14,6 +14,7 @@ from laneway.testing._serve.dialect import (
     object_list,
     prompt_tokens,
     refuse,
+    sentence,
     sse,
     streams,
     text_field,
@@ -25,7 +26,7 @@ _ID = re.compile(r"[A-Za-z0-9]{9}\Z")
 _TYPES = {
     "auth": "unauthorized", "rate_limit": "rate_limited", "quota": "insufficient_quota", "overloaded": "service_tier_capacity_exceeded",
     "not_found": "model_not_found", "overflow": "context_length_exceeded", "content_filter": "content_filter", "timeout": "request_timeout",
-    "invalid_request": "invalid_request_error", "configuration": "invalid_request_error",
+    "invalid_request": "invalid_request_error", "image": "invalid_request_error", "configuration": "invalid_request_error",
 }  # fmt: skip
 
 
@@ -74,7 +75,7 @@ class MistralSpeaker(Speaker):
 
 def _error(failure: Failure) -> dict[str, Any]:
     kind = failure.code or _TYPES.get(failure.kind, "server_error")
-    return {"object": "error", "message": failure.message, "type": kind, "param": None, "code": None}
+    return {"object": "error", "message": sentence(failure), "type": kind, "param": None, "code": None}
 
 
 class MistralDialect(Dialect):

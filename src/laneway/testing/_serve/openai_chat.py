@@ -31,6 +31,7 @@ CODES: dict[ErrorKind, tuple[str, str | None]] = {
     "not_found": ("invalid_request_error", "model_not_found"),
     "overflow": ("invalid_request_error", "context_length_exceeded"),
     "content_filter": ("invalid_request_error", "content_filter"),
+    "image": ("invalid_request_error", "invalid_image_format"),
     "invalid_request": ("invalid_request_error", None),
     "configuration": ("invalid_request_error", None),
 }
