@@ -38,6 +38,26 @@ async def test_every_command_and_exit_code_is_in_the_help(env: dict[str, str]):
     assert all(option in of_run.out for option in ("--model", "--cwd", "--tools", "--read-only", "--json", "@FILE", "3 aborted"))
 
 
+@pytest.mark.parametrize(
+    ("words", "help_of"),
+    [
+        (["--nope"], "laneway"),
+        (["sessions", "export", "ID", "-f", "html"], "laneway sessions export"),
+        (["sessions", "list", "--nope"], "laneway sessions list"),
+        (["sessions", "--nope", "list"], "laneway sessions"),
+        (["resume", "--nope"], "laneway resume"),
+        (["run", "--nope", "go"], "laneway run"),
+        (["models", "--provider"], "laneway models"),
+    ],
+)
+async def test_words_that_make_no_sense_name_the_help_to_read(env: dict[str, str], words: list[str], help_of: str):
+    """The help of the command that did not understand them, because only that lists what it takes."""
+    done = await run(words, env)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"{help_of}: ")
+    assert done.err.endswith(f"; see {help_of} --help\n")
+
+
 # ---------------------------------------------------------------------------------------------------- models
 
 
@@ -92,9 +112,11 @@ async def test_a_servers_own_list_is_fetched_on_demand(env: dict[str, str]):
 
 
 async def test_a_closed_pipe_is_quiet(env: dict[str, str]):
-    """`laneway models | head -1` ends without a complaint of the interpreter."""
-    done = await run([], env, command=["/bin/sh", "-c", f"{COMMAND[0]} -m laneway models | head -1"])
+    """`laneway models | head -1` ends without a word and without an error: whoever stopped reading has what was wanted."""
+    command = ["/bin/bash", "-o", "pipefail", "-c", f"{COMMAND[0]} -m laneway models | head -1"]
+    done = await run([], env, command=command)
     done.check(0)
+    assert done.err == ""
     assert len(done.out.splitlines()) == 1
 
 
@@ -236,6 +258,31 @@ async def test_sessions_are_reached(env: dict[str, str], work: Path):
     (await run(["sessions", "import", "missing.jsonl"], env, cwd=work)).check(2, "missing.jsonl")
     elsewhere = await run(["sessions", "--session-dir", str(work / "other"), "list"], env)
     assert elsewhere.out == "No sessions yet.\n"
+    assert (await run(["sessions", "list", "--session-dir", str(work / "other")], env)).out == "No sessions yet.\n"
+
+
+async def test_an_export_comes_back_under_another_id(env: dict[str, str], tmp_path: Path):
+    """`sessions import` restores laneway's own JSONL export; where its id is taken, the refusal names the option that is there."""
+    async with await SqliteRepo(Path(env["LANEWAY_HOME"]) / "sessions").create(id="aaaa-work") as session:
+        await session.append_message("Fix the parser")
+    (await run(["sessions", "export", "aaaa", "copy.jsonl"], env, cwd=tmp_path)).check(0)
+    (await run(["sessions", "import", "copy.jsonl"], env, cwd=tmp_path)).check(1, "copy.jsonl", "--id")
+    made = await run(["sessions", "import", "copy.jsonl", "--id", "bbbb"], env, cwd=tmp_path)
+    assert made.out == "bbbb\n"
+    assert "Fix the parser" in (await run(["sessions", "show", "bbbb"], env)).out
+    (await run(["sessions", "import", "copy.jsonl", "--id", "../b"], env, cwd=tmp_path)).check(2, "../b")
+    assert "laneway itself exported" in (await run(["sessions", "import", "--help"], env)).out
+
+
+async def test_a_setting_that_there_is_not_is_said(env: dict[str, str], work: Path):
+    """A mistyped key must not pass for none: one line with the file and the nearest key, and the run goes on."""
+    file = Path(env["LANEWAY_HOME"]) / "config.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text('model = "custom/m"\nmodell = "custom/x"\n')
+    async with Loopback([saying("hi")]) as server:
+        done = await run(["run", "go"], at(server, env), cwd=work)
+    done.check(0, str(file), "'modell'", "did you mean 'model'?")
+    assert len(done.sentences) == 1
 
 
 async def test_a_session_that_is_named_twice_is_deleted_once(env: dict[str, str]):

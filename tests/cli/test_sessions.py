@@ -156,6 +156,8 @@ async def test_a_session_is_forked(repo: SessionRepo, out: Out):
     with pytest.raises(CliError, match="entry") as refused:
         await cli.fork_session(repo, "aaaa", entry_id="nowhere", out=out)
     assert refused.value.code == USAGE
+    with pytest.raises(CliError, match="--at does not go with --tree"):
+        await cli.fork_session(repo, "aaaa", entry_id=rows.objects()[0]["id"], tree=True, out=out)
 
 
 async def test_sessions_are_deleted_after_a_question(repo: SessionRepo, out: Out):
@@ -201,6 +203,8 @@ async def test_sessions_that_are_open_elsewhere_can_be_looked_at(repo: SessionRe
         with pytest.raises(CliError) as locked:
             await cli.name_session(repo, "aaaa", "x", out=out)
         assert locked.value.code == LOCKED
+        assert "wait=" not in str(locked.value)
+        assert "read_only=" not in str(locked.value)
 
 
 async def test_a_name_is_given_and_taken(repo: SessionRepo, out: Out):

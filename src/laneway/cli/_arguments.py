@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from laneway.cli._exit import USAGE
 
@@ -14,15 +14,27 @@ EXIT_CODES = (
     "Exit codes: 0 done, 1 the run failed, 2 usage or configuration, 3 aborted, 4 the session is open elsewhere, "
     "75 the run is open and can be resumed, 130 interrupted before anything began."
 )
+_SESSION_DIR = "where sessions are (default: the platform's data folder)"
 THINKING = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses in one sentence and takes no abbreviations, which would change their meaning with the next option."""
+    """A parser that refuses in one sentence and takes no abbreviations, which would change their meaning with the next option.
+
+    A command's parser that is `strict` refuses what it does not know itself, so that its own help is named, not that of `laneway`.
+    """
+
+    strict = False
 
     def __init__(self, *args: object, **options: object) -> None:
         options.setdefault("allow_abbrev", False)
         super().__init__(*args, **options)  # pyright: ignore[reportArgumentType] - handed on as they came
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride] - one signature for its overloads
+        known, others = super().parse_known_args(args, namespace)
+        if self.strict and others:
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return known, others
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
@@ -56,6 +68,7 @@ def build() -> tuple[Parser, dict[str, Parser]]:
 
     def add(name: str, summary: str, description: str | None = None, epilog: str | None = None) -> Parser:
         commands[name] = sub.add_parser(name, help=summary, description=description or _sentence(summary), epilog=epilog)
+        commands[name].strict = name != "run"  # which reads its words in several passes
         return commands[name]
 
     _run(add)
@@ -101,7 +114,7 @@ def _run(add: _Add) -> None:
     where = run.add_mutually_exclusive_group()
     where.add_argument("--session", metavar="ID", help="go on in this session instead of a new one")
     where.add_argument("--no-session", action="store_true", help="keep nothing: the run lives and dies with this process")
-    run.add_argument("--session-dir", metavar="DIR", help="where sessions are (default: the platform's data folder)")
+    run.add_argument("--session-dir", metavar="DIR", help=_SESSION_DIR)
 
 
 def _resume(add: _Add) -> None:
@@ -115,7 +128,7 @@ def _resume(add: _Add) -> None:
     resume.add_argument("-m", "--model", help="go on with another model")
     resume.add_argument("--json", action="store_true", help="print every event as one JSON object per line on stdout")
     resume.add_argument("-q", "--quiet", action="store_true", help="say nothing but the answer")
-    resume.add_argument("--session-dir", metavar="DIR", help="where sessions are (default: the platform's data folder)")
+    resume.add_argument("--session-dir", metavar="DIR", help=_SESSION_DIR)
 
 
 def _models(add: _Add) -> None:
@@ -129,11 +142,13 @@ def _models(add: _Add) -> None:
 
 def _sessions(add: _Add) -> None:
     sessions = add("sessions", "list, show, search, export, fork and delete stored sessions")
-    sessions.add_argument("--session-dir", metavar="DIR", help="where sessions are (default: the platform's data folder)")
+    sessions.add_argument("--session-dir", metavar="DIR", help=_SESSION_DIR)
     verbs = sessions.add_subparsers(dest="verb", metavar="ACTION", title="actions", required=True, parser_class=Parser)
 
-    def verb(name: str, summary: str, *, ids: str | None = "id", json: bool = True) -> argparse.ArgumentParser:
-        parser = verbs.add_parser(name, help=summary, description=_sentence(summary))
+    def verb(name: str, summary: str, description: str | None = None, *, ids: str | None = "id", json: bool = True) -> Parser:
+        parser = verbs.add_parser(name, help=summary, description=description or _sentence(summary))
+        parser.strict = True
+        parser.add_argument("--session-dir", metavar="DIR", default=argparse.SUPPRESS, help=_SESSION_DIR)
         if ids is not None:
             parser.add_argument(ids, nargs="+" if ids == "ids" else None, help="the session, or how its id begins or ends")
         if json:
@@ -160,7 +175,14 @@ def _sessions(add: _Add) -> None:
     fork.add_argument("--tree", action="store_true", help="every branch")
     for parser in (show, tree, export, fork):
         parser.add_argument("--branch", metavar="NAME", help='which branch (default: "main")')
-    verb("import", "import a pi session file and print the new session's id", ids=None).add_argument("path", help="a .jsonl file")
+    imported = verb(
+        "import",
+        "make a session from a pi session file or a JSONL export, and print its id",
+        "Make a session from a file of JSON lines: one that laneway itself exported, or a session of pi. The file stays as it is.",
+        ids=None,
+    )
+    imported.add_argument("path", help="a .jsonl file")
+    imported.add_argument("--id", metavar="ID", help="the new session's id (default: the one in the file)")
     verb("name", "give a session a name, or take it away", json=False).add_argument("name", nargs="?")
     verb("repair", "look a session over and make anew what can be")
     rm = verb("rm", "delete sessions for good", ids="ids")

@@ -54,9 +54,10 @@ def leave(code: int) -> NoReturn:
     """End the process now: flush, and wait for no thread that is stuck in something (a model that loads, say)."""
     try:
         sys.stdout.flush()
+    except BrokenPipeError:
+        pass  # of the help: what reads an answer was told already
     except (OSError, ValueError) as error:
-        if not isinstance(error, BrokenPipeError):
-            complain(f"cannot write the output: {getattr(error, 'strerror', None) or error}")
+        complain(f"cannot write the output: {getattr(error, 'strerror', None) or error}")
         code = code or FAILED
     drop_output()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from laneway.cli._exit import CliError
+from laneway.cli._exit import CliError, complain
 
+_KNOWN = ("model",)
+"""What `config.toml` can set."""
 _HOMELESS = "nobody knows where this user's home folder is"
 
 
@@ -65,18 +68,31 @@ def settings_file() -> Path:
 
 
 def settings() -> dict[str, Any]:
-    """Return `config.toml` as a dict, `{}` if there is none.
+    """Return `config.toml` as a dict, `{}` if there is none. A key that means nothing is said on stderr, once, and kept.
 
     Raises:
         CliError: the file cannot be read or is not TOML.
     """
     path = settings_file()
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        found = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise CliError(f"cannot read {path}: {error}; correct it or move it away") from error
+    for key in found:
+        if key not in _KNOWN:
+            _say_unknown(str(path), key)
+    return found
+
+
+@cache
+def _say_unknown(path: str, key: str) -> None:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, _KNOWN, n=1)
+    instead = f"did you mean {near[0]!r}?" if near else f"what can be set: {', '.join(_KNOWN)}"
+    complain(f"{path}: there is no setting {key!r}, so it is ignored; {instead}")
 
 
 def configured_model() -> tuple[str, str] | None:

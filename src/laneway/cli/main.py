@@ -14,6 +14,7 @@ def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code. Whatever goes wrong is said on stderr; nothing is raised."""
     from laneway.cli._arguments import build, parse
 
+    arguments: Any = None
     try:
         arguments = parse(list(argv))
         if arguments.command is None:
@@ -31,10 +32,19 @@ def main(argv: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         drop_output()
+        if _only_lists(arguments):  # `| head` has what it wanted
+            return DONE
         complain("stopped, because nobody reads the output any more")
         return FAILED
     except Exception as error:
         return _unexpected(error)
+
+
+def _only_lists(arguments: Any) -> bool:
+    """Whether a command only prints what there is, so that nothing is left undone when nobody reads on."""
+    command = getattr(arguments, "command", None)
+    reads = getattr(arguments, "verb", None) in ("list", "show", "tree", "search", "export")
+    return command in (None, "models", "doctor") or (command == "local" and arguments.action == "status") or (command == "sessions" and reads)
 
 
 def _unexpected(error: Exception) -> int:

@@ -15,10 +15,11 @@ from msgspec import Struct
 
 from laneway import events as agent_events
 from laneway.abort import AbortController, AbortSignal
-from laneway.cli._exit import LOCKED, SUSPENDED, CliError
+from laneway.cli._exit import SUSPENDED, CliError
 from laneway.cli.commands import _planned
 from laneway.cli.commands._planned import LANE, Planned, field_of
 from laneway.cli.commands._prompt import Prompt
+from laneway.cli.commands.sessions import locked
 from laneway.errors import HarnessClosed, SessionLocked, StorageError
 from laneway.events import AgentEnd, AgentEndReason, AgentEvent
 from laneway.harness import AgentHarness, AgentLane, LaneBusy, OperationResult, RetryPolicy, Settled, Waiting, keys
@@ -323,6 +324,6 @@ async def open_session(repo: SqliteRepo, session_id: str) -> Session:
     try:
         return await repo.open(session_id)
     except SessionLocked as error:
-        raise CliError(str(error), LOCKED) from error
+        raise locked(error) from error
     except StorageError as error:
         raise CliError(str(error)) from error

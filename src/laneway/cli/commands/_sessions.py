@@ -38,7 +38,7 @@ async def _do(repo: SqliteRepo, given: Any) -> int:
                 repo, given.id, branch=given.branch, entry_id=given.at, before=given.before, tree=given.tree, json=given.json
             )
         case "import":
-            return await verbs.import_session(repo, given.path, json=given.json)
+            return await verbs.import_session(repo, given.path, id=given.id, json=given.json)
         case "name":
             return await verbs.name_session(repo, given.id, given.name)
         case "repair":

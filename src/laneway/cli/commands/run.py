@@ -252,7 +252,8 @@ class _Run:
     async def _do(self, steps: list[_Step], signals: Signals) -> int:
         code = DONE
         for number, step in enumerate(steps):
-            if signals.received is not None:  # it came between two runs
+            if signals.received is not None:  # it came between two runs; what it asks for is on its way
+                await asyncio.sleep(0)
                 self._renderer.note(f"stopped by {signals.received.name}{self._rest(len(steps) - number)}")
                 break
             try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from laneway.cli._exit import DONE, FAILED, LOCKED, USAGE, CliError
-from laneway.errors import SessionError, SessionLocked, SessionNotFound, StorageError
+from laneway.errors import SessionError, SessionExists, SessionLocked, SessionNotFound, StorageError
 from laneway.messages import clean_json, encode
 
 if TYPE_CHECKING:
@@ -160,6 +160,9 @@ async def fork_session(
     """Fork a session, whole (`tree`) or one branch, and print the new id. `entry_id` may be the end of one, as a tree shows it."""
     from laneway.session import Fork
 
+    if tree and (entry_id is not None or before):
+        option = "--at" if entry_id is not None else "--before"
+        raise CliError(f"{option} does not go with --tree, which copies every branch to its end: leave one of them out")
     async with _viewing(repo, id) as session:
         source = session.metadata.id
         lane = _branch(await session.branches(), branch, session)
@@ -173,12 +176,14 @@ async def fork_session(
 
 
 async def import_session(repo: SessionRepo, path: str | os.PathLike[str], *, id: str | None = None, json: bool = False, out: Out = print) -> int:
-    """Import a pi session file and print the new session's id and what could not be taken over."""
+    """Import a pi session file or a JSONL export; print the new session's id and what could not be taken over."""
     from laneway.session import import_pi
 
     with failures():
         try:
             session, report = await import_pi(repo, Path(path), id=id)
+        except SessionExists as error:
+            raise CliError(f"there is a session with the id of {path} already: --id gives the new one another", FAILED) from error
         except OSError as error:
             raise CliError(f"cannot read {path}: {error.strerror or error}") from error
         await session.close()
@@ -282,11 +287,18 @@ def failures() -> Generator[None]:
     try:
         yield
     except SessionLocked as error:
-        raise CliError(str(error), LOCKED) from error
+        raise locked(error) from error
     except (SessionNotFound, SessionError) as error:
         raise CliError(str(error), USAGE) from error
     except StorageError as error:
         raise CliError(str(error), FAILED) from error
+
+
+def locked(error: SessionLocked) -> CliError:
+    """Say in the words of the command line who has a session."""
+    if error.owner is None:
+        return CliError(str(error), LOCKED)
+    return CliError(f"the session is open in {error.owner}, which writes to it: wait for that to end, or end it; reading it works meanwhile", LOCKED)
 
 
 def _branch(tips: dict[str, str | None], wanted: str | None, session: Session) -> str:
