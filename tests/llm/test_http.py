@@ -71,6 +71,23 @@ async def test_connections_are_used_again() -> None:
         assert server.connections == 1
 
 
+@pytest.mark.parametrize("end", [CLOSE, CUT])
+async def test_a_kept_connection_that_was_closed_costs_no_request(end: str) -> None:
+    """A server may close it in the very moment it is used; nobody has read the request then, and it goes out on a new one."""
+    async with Loopback([ok(b"1"), Answer(steps=[end], raw=True), ok(b"2")]) as server:
+        assert [await read(server.url) for _ in range(2)] == [b"1", b"2"]
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("end", [CLOSE, CUT])
+async def test_a_new_connection_that_is_closed_is_a_failure(end: str) -> None:
+    """There the server had its chance; one that closes every connection is not asked without end."""
+    async with Loopback([ok(b"1"), Answer(steps=[end], raw=True)]) as server:
+        await read(server.url)
+        assert (await failure(server.url)).info.kind == "network"
+        assert len(server.requests) == 3
+
+
 async def test_many_requests_run_at_once() -> None:
     """No pool limit makes agents wait for each other."""
     gate = asyncio.Event()

@@ -32,6 +32,8 @@ IDLE_TIMEOUT = 300.0
 _ERROR_BODY_BYTES = 256 * 1024
 _ERROR_BODY_SECONDS = 10.0
 _MAX_REDIRECTS = 5
+_KEPT_TRIES = 4
+"""How many kept connections may turn out to be closed, one after the other."""
 _SAFE_HEADERS = frozenset({"accept", "accept-encoding", "content-type", "user-agent"})
 """Headers that may follow a redirect to another host; whatever else is there may be a credential."""
 _PUBLIC_HEADERS = _SAFE_HEADERS | {"anthropic-version", "anthropic-beta", "openai-beta", "http-referer", "x-title"}
@@ -295,22 +297,11 @@ async def _send(request: HttpRequest, options: StreamOptions) -> httpx2.Response
 
 
 async def _send_one(request: HttpRequest, options: StreamOptions) -> httpx2.Response:
-    import httpx2
-
     limit = _or(options.timeout, HEADER_TIMEOUT)
     where = safe_url(request.url)
     try:
         async with abort_scope(options.signal), asyncio.timeout(limit):
-            client = await shared_client(request.url)
-            url, headers = _without_user(request)
-            built = httpx2.Request(
-                request.method,
-                url,
-                headers=headers,
-                content=request.body,
-                extensions={"timeout": {"connect": min(CONNECT_TIMEOUT, limit), "read": None, "write": None, "pool": None}},
-            )
-            return await client.send(built, stream=True)
+            return await _send_on_open_connection(request, limit)
     except TimeoutError:
         text = f"{request.provider}: {where} sent no response headers within {limit:g} s"
         raise _Refused(ProviderFailure(text, kind="timeout"), True) from None
@@ -319,6 +310,35 @@ async def _send_one(request: HttpRequest, options: StreamOptions) -> httpx2.Resp
         if isinstance(failure, ProviderFailure):
             raise _Refused(failure, failure.info.kind != "configuration") from None
         raise failure from None
+
+
+async def _send_on_open_connection(request: HttpRequest, limit: float) -> httpx2.Response:
+    """Send, once more if the connection was a kept one that turns out to be closed.
+
+    A server may close a kept connection at any moment, llama.cpp's does so just after each stream although it says that it keeps it. A
+    request that is on its way then is answered by nothing at all, and nobody has read it.
+    """
+    import httpx2
+
+    client = await shared_client(request.url)
+    url, headers = _without_user(request)
+    for tries_left in reversed(range(_KEPT_TRIES)):
+        new: list[str] = []
+
+        async def note(step: str, _: Any, new: list[str] = new) -> None:
+            if step.startswith("connection."):
+                new.append(step)
+
+        timeouts = {"connect": min(CONNECT_TIMEOUT, limit), "read": None, "write": None, "pool": None}
+        built = httpx2.Request(
+            request.method, url, headers=headers, content=request.body, extensions={"timeout": timeouts, "trace": note}
+        )  # fmt: skip
+        try:
+            return await client.send(built, stream=True)
+        except (httpx2.RemoteProtocolError, httpx2.NetworkError):
+            if new or not tries_left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _without_user(request: HttpRequest) -> tuple[str, dict[str, str]]:
