@@ -2,8 +2,11 @@
 
 ::
 
+    import pytest_asyncio
+    from laneway.testing import StorageConformance
+
     class TestMine(StorageConformance):
-        @pytest.fixture
+        @pytest_asyncio.fixture
         async def storage(self):
             storage = await MyStorage.open(...)
             yield storage

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from laneway.errors import LeaseLost
 from laneway.storage.base import (
     DEFAULT_LIST_LIMIT,
     BranchScan,
     CommitResult,
+    Content,
     Entry,
     EntryNode,
     EntryScan,
@@ -19,22 +21,56 @@ from laneway.storage.base import (
     StoredValue,
     UsageRow,
     UsageScan,
+    Values,
     Write,
 )
+
+T = TypeVar("T")
 
 
 class Crash(Exception):
     """What a `CrashingStorage` raises from its crash on: to those above it, the process has died."""
 
 
+_OPTIONAL = {"read_values": "_read_values", "rewrite": "_rewrite", "verify": "_verify", "repair": "_repair"}
+"""What only some stores have, and where it is passed on."""
+
+
 class _Wrapped:
-    """Passes everything on to `storage`; `_touch` comes before every call but `close`."""
+    """Passes everything on to `storage`; `_touch` comes before every call but `close`.
+
+    It has `read_values`, `rewrite`, `verify` and `repair` if (and only if) the store that is wrapped has them.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
 
     def _touch(self) -> None:
         return
+
+    if not TYPE_CHECKING:  # to a type checker, a name that is not there stays an error
+
+        def __getattr__(self, name: str) -> Any:
+            own = _OPTIONAL.get(name)
+            if own is None or not hasattr(self.storage, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return getattr(self, own)
+
+    async def _pass_on(self, name: str, *arguments: Any) -> Any:
+        self._touch()
+        return await getattr(self.storage, name)(*arguments)
+
+    async def _read_values(self) -> Values:
+        return await self._pass_on("read_values")
+
+    async def _verify(self) -> list[str]:
+        return await self._pass_on("verify")
+
+    async def _rewrite(self, content: Content) -> None:
+        await self._pass_on("rewrite", content)
+
+    async def _repair(self) -> None:
+        await self._pass_on("repair")
 
     async def commit(self, writes: Sequence[Write]) -> CommitResult:
         self._touch()
@@ -93,8 +129,8 @@ class CrashingStorage(_Wrapped):
 
     With `before` the crash comes one commit earlier: what follows the commit `at - 1` still runs, and the commit `at`
     itself raises and is not applied. `storage` is the store as the dead process left it: open a new session over it.
-    A call that fails on its own (a refused commit) does not count. `close()` closes `storage` unless the crash has come,
-    for a dead process closes nothing.
+    A rewrite and a repair, which write too, count as a commit; a call that fails on its own (a refused commit) does not count.
+    `close()` closes `storage` unless the crash has come, for a dead process closes nothing.
     """
 
     def __init__(self, storage: Storage, at: int, before: bool = False) -> None:
@@ -112,11 +148,20 @@ class CrashingStorage(_Wrapped):
 
     async def commit(self, writes: Sequence[Write]) -> CommitResult:
         """Commit, or crash."""
+        return await self._written(lambda: self.storage.commit(writes))
+
+    async def _rewrite(self, content: Content) -> None:
+        await self._written(lambda: super(CrashingStorage, self)._rewrite(content))
+
+    async def _repair(self) -> None:
+        await self._written(super()._repair)
+
+    async def _written(self, write: Callable[[], Awaitable[T]]) -> T:
         self._touch()
         if self.before and self.commits == self.at - 1:
             self.crashed = True
             self._touch()
-        result = await self.storage.commit(writes)
+        result = await write()
         self.commits += 1
         self.crashed = not self.before and self.commits >= self.at
         return result
@@ -128,11 +173,12 @@ class CrashingStorage(_Wrapped):
 
 
 class RecordingStorage(_Wrapped):
-    """Remember every commit that succeeded, in order, in `commits`."""
+    """Remember every commit that succeeded, in order, in `commits`; likewise what was put in place of everything, in `rewrites`."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self.commits: list[tuple[Write, ...]] = []
+        self.rewrites: list[Content] = []
 
     async def commit(self, writes: Sequence[Write]) -> CommitResult:
         """Commit and remember."""
@@ -140,3 +186,7 @@ class RecordingStorage(_Wrapped):
         result = await self.storage.commit(given)
         self.commits.append(given)
         return result
+
+    async def _rewrite(self, content: Content) -> None:
+        await super()._rewrite(content)
+        self.rewrites.append(content)
