@@ -203,11 +203,7 @@ def start_task(
         return loop.create_task(work)
     if sys.version_info >= (3, 12):
         return asyncio.Task(work, loop=loop, eager_start=True)
-    return _start_now(loop, work)
-
-
-def _start_now(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """What `eager_start` does from Python 3.12 on: take the first step out of the loop's queue. A loop of another make takes it in its next turn."""
+    # What `eager_start` does: take the first step out of the loop's queue. A loop of another make takes it in its next turn.
     task = asyncio.Task(work, loop=loop)
     ready: Any = getattr(loop, "_ready", None)
     if not ready:
