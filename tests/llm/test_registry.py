@@ -32,6 +32,7 @@ from laneway.llm import (
     set_default_stream_fn,
 )
 from laneway.llm import model as default_model
+from laneway.llm._paths import cache_dir
 from laneway.llm._writer import StreamWriter
 from laneway.messages import AssistantMessage, DeferredHandle, UserMessage
 from laneway.testing import Scripted, deferred, text
@@ -236,6 +237,46 @@ async def test_an_unknown_provider_is_an_error_event(models: Models) -> None:
     assert "no provider 'nobody'" in str(message.error_message)
     assert message.error is not None
     assert message.error.kind == "configuration"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_server_that_wants_a_key_after_all_names_the_variable(clean_env: pytest.MonkeyPatch, tmp_path: Path, status: int) -> None:
+    """A server near by is asked without a key, for many want none; one that refuses is no riddle, with `key_env` or without."""
+    async with Loopback([error_reply(status, {"error": {"message": "no key"}})]) as server:
+        (tmp_path / "config").mkdir()
+        (tmp_path / "config" / "models.toml").write_text(
+            f'[[provider]]\nid = "work"\nbase_url = "{server.url}"\nkey_env = "WORK_KEY"\n[[provider]]\nid = "open"\nbase_url = "{server.url}"\n'
+        )
+        models = Models(credentials=MemoryCredentialStore())
+        refused = await failed(models, models.model("work/m"))
+        assert refused.error is not None
+        assert (refused.error.kind, refused.error.status) == ("auth", status)
+        assert "no key. Check the API key that is used for work. No key was sent" in str(refused.error_message)
+        assert "set WORK_KEY, store one or pass api_key" in str(refused.error_message)
+        assert "store one or pass api_key" in str((await failed(models, models.model("open/m"))).error_message)
+        assert "set VLLM_API_KEY" in str((await failed(models, replace(models.model("vllm/m"), base_url=server.url))).error_message)
+        for options in (StreamOptions(api_key="wrong"), StreamOptions(headers={"Authorization": "Bearer wrong"})):
+            assert "No key was sent" not in str((await failed(models, models.model("work/m"), options)).error_message)
+        clean_env.setenv("WORK_KEY", "wrong")
+        assert "No key was sent" not in str((await failed(models, models.model("work/m"))).error_message)
+
+
+async def test_an_answer_without_a_key_is_an_answer_like_any_other(models: Models) -> None:
+    """Every event comes through, an abort keeps what had arrived, and a failure of another kind stays as it is."""
+    going = asyncio.Event()
+    answers = [sse_reply(chunk("Hel"), chunk("lo"), chunk(finish="stop")), sse_reply(chunk("Hel"), going), error_reply(400, "no")]
+    async with Loopback(answers) as server:
+        model = replace(models.model("vllm/m"), base_url=server.url)
+        stream = models.stream(model, HELLO)
+        kinds = [event.type async for event in stream]
+        assert (kinds[0], kinds[-1], (await stream.result()).text) == ("start", "done", "Hello")
+        controller = AbortController()
+        stream = models.stream(model, HELLO, StreamOptions(signal=controller.signal))
+        async for event in stream:
+            if event.type == "text_delta":
+                controller.abort()
+        assert ((await stream.result()).stop_reason, (await stream.result()).text) == ("aborted", "Hel")
+        assert "No key" not in str((await failed(models, model)).error_message)
 
 
 async def test_a_missing_key_is_an_error_event_that_names_the_variable(models: Models) -> None:
@@ -589,6 +630,34 @@ async def test_refreshing_all_reports_each_failure_and_goes_on() -> None:
     assert result.errors == {"bad": "p: the server is away"}
     assert "fixed" in (await models.refresh("fixed")).errors
     assert "nobody" in (await models.refresh("nobody")).errors
+
+
+async def test_a_server_that_nobody_has_named_is_not_asked(clean_env: pytest.MonkeyPatch) -> None:
+    """`custom` without a URL is left out when all are refreshed; named, it says which variable to set; a list from before is no offer."""
+    async with Loopback([error_reply(200, {"data": [{"id": "m1"}]})]) as server:
+        named = Models(env={"LANEWAY_CUSTOM_BASE_URL": server.url})
+        assert (await named.refresh("custom")).counts == {"custom": 1}
+        assert "custom/m1" in [model.spec for model in named.get_available()]
+    models = Models()
+    for known in models.providers():
+        if known.id != "custom" and known.refresh is not None:
+            models.set_provider(Provider(id=known.id, key_optional=True))
+    result = await models.refresh()
+    assert (result.counts, result.errors) == ({}, {})
+    assert "set LANEWAY_CUSTOM_BASE_URL" in (await models.refresh("custom")).errors["custom"]
+    assert "custom/m1" in [model.spec for model in models.list()]
+    mine = models.add(Model(id="mine", provider="custom", api="openai_chat", base_url="http://127.0.0.1:9/v1"))
+    assert [model for model in models.get_available() if model.provider == "custom"] == [mine]
+
+
+def test_the_home_of_laneway_has_the_cache_too(clean_env: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever moves everything by one variable finds nothing of another place; the folder's own variable wins."""
+    clean_env.setenv("LANEWAY_HOME", str(tmp_path / "all"))
+    assert cache_dir() == tmp_path / "cache"
+    clean_env.delenv("LANEWAY_CACHE_DIR")
+    assert cache_dir() == tmp_path / "all" / "cache"
+    clean_env.delenv("LANEWAY_HOME")
+    assert not cache_dir().is_relative_to(tmp_path / "all")
 
 
 async def test_a_refreshed_server_is_asked_where_it_is() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import cast
 
+from msgspec.structs import replace
+
 from laneway.errors import Aborted, LanewayError
-from laneway.events import AssistantEvent
+from laneway.events import AssistantEvent, StreamError
+from laneway.llm._errors import as_sentence
 from laneway.llm._writer import StreamWriter
 from laneway.llm.base import AssistantStream, Model, ProviderFailure, ResponseStream, StreamOptions
 from laneway.messages import AssistantMessage
@@ -84,3 +87,34 @@ class _Late:
 def late_stream(model: Model, options: StreamOptions, get: Callable[[], Awaitable[ResponseStream]]) -> AssistantStream:
     late = _Late(model, get)
     return AssistantStream(cast("AsyncIterator[AssistantEvent]", late), fallback=late.fallback, signal=options.signal)
+
+
+class _Explained:
+    """The events of a stream; where it ends because the key was refused, a sentence more."""
+
+    __slots__ = ("_inner", "_next", "_sentence")
+
+    def __init__(self, inner: AssistantStream, sentence: str) -> None:
+        self._inner, self._sentence = inner, sentence
+        self._next = inner.__anext__
+
+    def __aiter__(self) -> _Explained:
+        return self
+
+    async def __anext__(self) -> AssistantEvent:
+        event = await self._next()
+        if type(event) is StreamError:
+            message = event.message
+            if message.error is not None and message.error.kind == "auth":
+                text = f"{as_sentence(message.error_message or 'the key was refused')} {self._sentence}"
+                return StreamError(message=replace(message, error_message=text))
+        return event
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def explained_stream(inner: AssistantStream, options: StreamOptions, sentence: str) -> AssistantStream:
+    """Return the stream with a sentence added to its failure if it fails for want of a key."""
+    explained = _Explained(inner, sentence)
+    return AssistantStream(cast("AsyncIterator[AssistantEvent]", explained), fallback=inner.settled, signal=options.signal)

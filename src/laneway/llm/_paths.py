@@ -12,7 +12,10 @@ def config_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the cache folder: `LANEWAY_CACHE_DIR`, else the system's usual place. It need not exist."""
+    """Return the cache folder: `LANEWAY_CACHE_DIR`, `cache` in `LANEWAY_HOME`, else the system's usual place. It need not exist."""
+    home = os.environ.get("LANEWAY_HOME", "").strip()
+    if home and not os.environ.get("LANEWAY_CACHE_DIR", "").strip():
+        return Path(home).expanduser() / "cache"
     return _dir(("LANEWAY_CACHE_DIR",), "user_cache_path", "XDG_CACHE_HOME", ".cache")
 
 

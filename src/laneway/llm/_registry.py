@@ -17,7 +17,7 @@ from laneway.errors import LanewayError, ModelError
 from laneway.llm._auth import Auth, authorise, fresh_credential, needs_refresh
 from laneway.llm._credentials import CredentialStore, default_credential_store
 from laneway.llm._fetched import FetchedLists
-from laneway.llm._late import as_stream, failed_stream, late_stream
+from laneway.llm._late import as_stream, explained_stream, failed_stream, late_stream
 from laneway.llm._provider import Provider, RefreshContext
 from laneway.llm._specs import split_level, split_provider, unknown_model, unknown_provider
 from laneway.llm.base import AssistantStream, Model, ProviderFailure, ResponseStream, StreamFn, StreamOptions, Transcript
@@ -155,7 +155,18 @@ class Models:
 
     def get_available(self) -> ModelList:
         """Return the models that could be asked right now: those whose provider is configured. No network is used."""
-        return [model for provider in self.providers() if self.is_configured(provider) for model in self.list(provider.id)]
+        return [model for provider in self.providers() if self.is_configured(provider) for model in self._askable(provider)]
+
+    def _askable(self, provider: Provider) -> ModelList:
+        models = self.list(provider.id)
+        return [model for model in models if model.base_url] if models and self._lacks_url(provider) else models
+
+    def _lacks_url(self, provider: Provider) -> bool:
+        """Whether nobody has said yet where the provider is reached."""
+        if provider.base_url or not provider.base_url_env:
+            return False
+        auth = authorise(provider, credential=self.credentials.read(provider.id), env=self._env)
+        return auth is None or not auth.base_url
 
     def is_configured(self, provider: Provider) -> bool:
         """Whether requests to the provider can be authorised with what is there, and its optional parts are installed."""
@@ -220,6 +231,9 @@ class Models:
             from laneway.llm.wire import load_wire
 
             stream_fn = with_guidance(load_wire(model.api), model)
+            if provider is not None and _sends_no_key(provider, model, options, auth):
+                opened = as_stream(stream_fn(model, transcript, options), model, options)
+                return explained_stream(opened, options, f"No key was sent, for none was found: {_ways_to_a_key(provider)}.")
         return stream_fn(model, transcript, options)
 
     async def get_auth(self, provider: str | Model, *, api_key: str | None = None) -> Auth | None:
@@ -274,7 +288,8 @@ class Models:
         A list that was fetched goes over the built-in one and is kept for later processes. A failure leaves the list as it was, and a fetch
         that a newer refresh, `set_provider` or `remove_provider` overtook is dropped.
         """
-        wanted = [self.provider(provider)] if provider is not None else [known for known in self.providers() if self.is_configured(known)]
+        everyone = (known for known in self.providers() if self.is_configured(known) and not self._lacks_url(known))
+        wanted = [self.provider(provider)] if provider is not None else list(everyone)
         counts: dict[str, int] = {}
         errors: dict[str, str] = {}
         for known in wanted:
@@ -295,6 +310,8 @@ class Models:
         if offline:
             self._fetched.restore(provider.id)
         else:
+            if self._lacks_url(provider):
+                raise ModelError(f"nobody has said where it is; set {provider.base_url_env[0]}")
             auth = await self.get_auth(provider.id) or Auth()
             context = RefreshContext(
                 provider=provider.id, base_url=(auth.base_url or provider.base_url).rstrip("/"), api_key=auth.api_key, headers=auth.headers
@@ -391,8 +408,7 @@ def _authorised(provider: Provider | None, model: Model, options: StreamOptions,
     if auth is None:
         from laneway.llm._http import is_local
 
-        given = {name.lower() for name, value in {**model.headers, **(options.headers or {})}.items() if value}
-        if provider.key_optional or given & _KEY_HEADERS or is_local(model.base_url):
+        if provider.key_optional or _has_key_header(model, options) or is_local(model.base_url):
             return model, options
         raise ProviderFailure(missing_key(provider), kind="auth")
     if auth.base_url and model.base_url == provider.base_url:
@@ -407,11 +423,25 @@ def _authorised(provider: Provider | None, model: Model, options: StreamOptions,
 
 def missing_key(provider: Provider) -> str:
     """Return the sentence that says how to give a provider its key."""
-    name = provider.name or provider.id
+    return f"{provider.name or provider.id} is not configured: no key was found for {provider.id}; {_ways_to_a_key(provider)}"
+
+
+def _ways_to_a_key(provider: Provider) -> str:
     ways = [f"set {' or '.join(provider.key_names)}"] if provider.key_names else []
     ways += ["store one", "pass api_key"]
     source = f" ({provider.help})" if provider.help else ""
-    return f"{name} is not configured: no key was found for {provider.id}; {', '.join(ways[:-1])} or {ways[-1]}{source}"
+    return f"{', '.join(ways[:-1])} or {ways[-1]}{source}"
+
+
+def _has_key_header(model: Model, options: StreamOptions) -> bool:
+    return any(value and name.lower() in _KEY_HEADERS for name, value in {**model.headers, **(options.headers or {})}.items())
+
+
+def _sends_no_key(provider: Provider, model: Model, options: StreamOptions, auth: Auth | None) -> bool:
+    """Whether the request goes out without a key because there is none, and not because the provider is authorised in another way."""
+    if options.api_key or provider.ambient is not None or (auth is not None and auth.headers):
+        return False
+    return not _has_key_header(model, options)
 
 
 # ---------------------------------------------------------------------------------------------------- the default
