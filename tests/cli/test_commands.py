@@ -109,6 +109,7 @@ async def test_a_servers_own_list_is_fetched_on_demand(env: dict[str, str]):
     async with Loopback([error_reply(500, "out of order")]) as server:
         failed = await run(["models", "--provider", "vllm", "--refresh"], {**env, "VLLM_BASE_URL": server.url})
     failed.check(1, "vllm", "could not be fetched", "answered 500")
+    assert len(failed.sentences) == 1
 
 
 async def test_a_closed_pipe_is_quiet(env: dict[str, str]):

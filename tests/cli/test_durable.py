@@ -11,6 +11,8 @@ import pytest
 
 from cli.running import COMMAND, run, started
 from cli.serving import asked, at, calling, saying, text_of
+from laneway.cli._exit import CliError
+from laneway.cli.commands._model import choose_model
 from llm.loopback import Loopback, error_reply
 
 RUN = ["run", "-m", "custom/m"]
@@ -272,3 +274,9 @@ async def test_a_session_whose_model_or_folder_is_gone_says_what_to_do(env: dict
         words = ["run", "--session", first.events[0]["session"], "two?"]
         (await run(words, at(server, env), cwd=tmp_path)).check(2, "the session's folder", "--cwd names another")
         (await run([*words, "-C", "moved"], at(server, env), cwd=tmp_path)).check(0)
+
+
+def test_a_sessions_model_that_is_not_known_here_is_named() -> None:
+    """And how to go on without it."""
+    with pytest.raises(CliError, match=r"the session's model: .*nope.*; --model chooses another"):
+        choose_model(None, kept="nope/x")

@@ -31,7 +31,7 @@ def models(arguments: argparse.Namespace) -> int:
     ]
     for model in matching:
         print(encode_json(_record(model)).decode() if arguments.json else printable(_line(model)))
-    if not matching:
+    if not matching and fine:  # why a list could not be fetched has been said
         complain(_nothing(arguments, known))
     return DONE if matching and fine else FAILED
 
@@ -46,6 +46,8 @@ def _refresh(registry: Models, provider: str | None) -> bool:
 def _nothing(arguments: argparse.Namespace, known: list[str]) -> str:
     if arguments.available and not arguments.filter:
         return "no model can be used now: set a provider's key, run a server, or install the embedded model (see laneway doctor)"
+    if arguments.provider and not arguments.filter and arguments.refresh:
+        return f"{arguments.provider} has no models now"
     if arguments.provider and not arguments.filter:
         return f"laneway has no list for {arguments.provider}; ask it with --refresh, or name a model: {arguments.provider}/MODEL"
     return f"no model matches; the providers are {', '.join(known)}"

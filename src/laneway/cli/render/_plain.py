@@ -32,6 +32,7 @@ def plain(value: Any) -> Any:
 
 
 def _whole(value: Struct, *always: str) -> dict[str, Any]:
-    """Return a struct as it is stored, with the fields named `always` in it; a usage that nobody reported stays away."""
+    """Return a struct as it is stored, with the fields named `always` in their places; a usage that nobody reported stays away."""
     fields: dict[str, Any] = msgspec.json.decode(encode(value))
-    return fields | {name: plain(given) for name in always if (given := getattr(value, name)) is not None}
+    fields |= {name: plain(given) for name in always if (given := getattr(value, name)) is not None}
+    return {name: fields[name] for name in ("role", *value.__struct_fields__) if name in fields}
