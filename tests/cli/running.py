@@ -16,7 +16,6 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +90,12 @@ class Done:
         return self.messages
 
 
+def heed_signals() -> None:
+    """Undo, in a child that was just forked, what it inherits from a shell's background job or from nohup: signals that are ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Running:
     """A command under way."""
 
@@ -134,7 +139,7 @@ async def started(
     """Start a command; it is killed on the way out if it still runs."""
     process = await asyncio.create_subprocess_exec(
         *command, *words, stdin=stdin, stdout=PIPE, stderr=PIPE, env=dict(env), cwd=cwd,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),  # a shell's background job has it ignored
+        preexec_fn=heed_signals,
     )  # fmt: skip
     running = Running(process)
     try:
@@ -242,7 +247,8 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], columns: int) -> tuple[i
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     actions = [*((os.POSIX_SPAWN_DUP2, slave, fd) for fd in range(3)), (os.POSIX_SPAWN_CLOSE, master)]
-    pid = os.posix_spawn(sys.executable, [sys.executable, "-S", "-E", "-c", _LEAD, *argv], dict(env), file_actions=actions)
+    heeded = [signal.SIGINT, signal.SIGHUP]  # see heed_signals
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-S", "-E", "-c", _LEAD, *argv], dict(env), file_actions=actions, setsigdef=heeded)
     os.close(slave)
     return master, pid
 
