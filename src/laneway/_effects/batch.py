@@ -103,10 +103,10 @@ class BatchRunner:
 
     async def _together(self, calls: list[ToolCall]) -> bool:
         self._calls, self._running, self._news = calls, {}, []
-        signal, interrupt = self._signal, self._interrupt
+        signal, interrupt, emit = self._signal, self._interrupt, self._emit
         outcomes: list[Any] = []  # of Prepared or Outcome, then of Outcome alone; a cast is a call, and this is per tool call
         for call in calls:
-            await self._emit(ToolExecutionStart(tool_call_id=call.id, tool_name=call.name, args=call.arguments))
+            await emit(ToolExecutionStart(tool_call_id=call.id, tool_name=call.name, args=call.arguments))
             if signal.aborted or (interrupt is not None and interrupt.aborted):
                 outcome: Any = self._not_begun()
             elif self._before is None:
@@ -226,13 +226,15 @@ class BatchRunner:
     # -- events
 
     def _emit_end(self, call: ToolCall, outcome: Outcome) -> Awaitable[None]:
-        return self._emit(ToolExecutionEnd(tool_call_id=call.id, tool_name=call.name, result=outcome.result, is_error=outcome.is_error))
+        emit = self._emit
+        return emit(ToolExecutionEnd(tool_call_id=call.id, tool_name=call.name, result=outcome.result, is_error=outcome.is_error))
 
     async def _emit_result(self, call: ToolCall, outcome: Outcome) -> None:
         message = result_message(call, outcome)
-        self._keep(message)
-        await self._emit(MessageStart(message=message))
-        await self._emit(MessageEnd(message=message))
+        keep, emit = self._keep, self._emit
+        keep(message)
+        await emit(MessageStart(message=message))
+        await emit(MessageEnd(message=message))
 
 
 def _delivered(delivery: asyncio.Future[None]) -> None:

@@ -216,7 +216,8 @@ class RunningCall:
             await first_step()
             if self._host is not None:
                 set_current_host(self._host)
-            value = await prepared.tool.execute(prepared.call.id, prepared.args, self._signal, self.update)
+            execute = prepared.tool.execute
+            value = await execute(prepared.call.id, prepared.args, self._signal, self.update)
             outcome = _check_result(prepared.tool, value)
         except asyncio.CancelledError:
             outcome = self._cancelled()
@@ -349,8 +350,9 @@ class RunningCall:
         self.result = outcome
         if self._future is not None:
             self._fulfil(self._future, outcome)
-        if self._on_settled is not None:
-            self._on_settled()
+        settled = self._on_settled
+        if settled is not None:
+            settled()
 
     def _fulfil(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
         if future.done():

@@ -222,12 +222,13 @@ class AssistantStream:
             asyncio.CancelledError: the task was cancelled.
         """
         self._reader = waiting.task
+        next_event = self._next
         while self._message is None:  # else `aclose()` in another task, while `on_event` was awaited
             if self._running:
                 self._refuse()
             self._running = waiting.waiting = True
             try:
-                event: Any = await self._next()
+                event: Any = await next_event()
             except BaseException as error:
                 event = await self._failed(error)
             self._running = waiting.waiting = False

@@ -68,7 +68,8 @@ class _SchemaPlan:
         self._coercer: Coercer | None = None
 
     def validate(self, name: str, value: Any) -> Any:
-        if self._fast is not None and (copied := self._fast(value)) is not MISS:
+        fast = self._fast
+        if fast is not None and (copied := fast(value)) is not MISS:
             return copied
         return self.validate_fully(name, value)
 
