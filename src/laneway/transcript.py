@@ -195,13 +195,15 @@ class ToolDeclarer:
         last = next((i for i in range(len(pending) - 1, -1, -1) if isinstance(pending[i], SystemMessage)), None) if pending else None
         if last is None and not changed and self._tools == tools:
             return list(pending)
+        self._tools = list(tools)
+        wanted = [tool.declaration for tool in tools]
+        if last is None and list(self._declared.values()) == wanted:  # as in the first turn of nearly every run
+            return list(pending)
         declared = dict(self._declared)
         for index, message in enumerate(pending):
             if isinstance(message, SystemMessage) and index != last:
                 _apply_tools(declared, message)
-        delta = tool_changes(list(declared.values()), [tool.declaration for tool in tools])
-        self._tools = list(tools)
-        return self._merge(pending, last, delta)
+        return self._merge(pending, last, tool_changes(list(declared.values()), wanted))
 
     def _replay(self, messages: Sequence[AgentMessage], append_only: bool) -> bool:
         """Bring the declared tools up to date; say whether any system message was new."""
