@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from disks import make_read_only, mounted, needs_root
 from laneway import JsonlRepo, SqliteRepo, StorageError
 from laneway.storage import JsonlStorage
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounting needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A directory on a disk of its own."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(where)], check=True)
-    yield where
-    subprocess.run(["umount", "-l", str(where)], check=True)
-
-
-def make_read_only(disk: Path) -> None:
-    """Refuse all writing to a disk from now on."""
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with mounted(tmp_path / "disk", "8m") as where:
+        yield where
 
 
 @pytest.mark.parametrize("kind", [JsonlRepo, SqliteRepo])

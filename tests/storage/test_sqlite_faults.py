@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from disks import make_read_only, mounted, needs_root
 from laneway.errors import SessionExists, SessionNotFound, StorageCorruption, StorageError, StorageVersionError
 from laneway.messages import Usage, UserMessage
 from laneway.storage import _sqlite_file
@@ -252,11 +253,8 @@ def _rows(path: Path, sql: str) -> list[tuple[object, ...]]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A directory on a disk of one megabyte."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)], check=True)
-    yield where
-    subprocess.run(["umount", "-l", str(where)], check=True)
+    with mounted(tmp_path / "disk", "1m") as where:
+        yield where
 
 
 def fill(ballast: Path) -> None:
@@ -264,14 +262,6 @@ def fill(ballast: Path) -> None:
     with contextlib.suppress(OSError), ballast.open("wb") as file:
         while True:
             file.write(bytes(4096))
-
-
-def make_read_only(disk: Path) -> None:
-    """Refuse all writing to a disk from now on."""
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-
-
-needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounting needs root")
 
 
 @needs_root

@@ -132,8 +132,10 @@ def _swap(directory: Directory, name: str, before: os.stat_result | None, data: 
         return _rewrite(directory, name, data)
     try:
         try:
-            kept = before is None or (_keep_owner(fd, before) and _keep_attributes(fd, directory, name) and _keep_mode(fd, before))
+            kept = before is None or (_keep_owner(fd, before) and _keep_attributes(fd, directory, name))
             if kept:
+                if before is not None and hasattr(os, "fchmod"):
+                    os.fchmod(fd, stat.S_IMODE(before.st_mode))
                 _write(fd, data)
         finally:
             os.close(fd)
@@ -187,13 +189,6 @@ def _keep_attributes(fd: int, directory: Directory, name: str) -> bool:
         return error.errno == errno.ENOTSUP
     finally:
         os.close(old)
-    return True
-
-
-def _keep_mode(fd: int, before: os.stat_result) -> bool:
-    """Give the new file the mode bits of the old one."""
-    if hasattr(os, "fchmod"):
-        os.fchmod(fd, stat.S_IMODE(before.st_mode))
     return True
 
 

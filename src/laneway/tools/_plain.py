@@ -58,7 +58,7 @@ def _compile(schema: Any) -> Check | None:
         return copy_json
     if not isinstance(schema, dict):
         return None
-    node = {key: value for key, value in cast("dict[str, Any]", schema).items() if key not in _ANNOTATIONS}
+    node = _said(cast("dict[str, Any]", schema))
     if not node:
         return copy_json
     if "anyOf" in node:
@@ -78,6 +78,11 @@ def _compile(schema: Any) -> Check | None:
     if kind in ("integer", "number"):
         return _number(node, kind)
     return _exactly(_TYPES[kind])
+
+
+def _said(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return what a schema asks for, without what it only remarks."""
+    return {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
 
 
 def copy_json(value: Any) -> Any:
@@ -117,7 +122,7 @@ def _enum(values: Any, kind: Any) -> Check | None:
 
 def _bare_type(schema: Any) -> type | None:
     """Return the type of a scalar of which the schema says nothing else."""
-    said = {key: value for key, value in cast("dict[str, Any]", schema).items() if key not in _ANNOTATIONS} if isinstance(schema, dict) else {}
+    said = _said(cast("dict[str, Any]", schema)) if isinstance(schema, dict) else {}
     return _TYPES.get(said["type"]) if said.keys() == {"type"} and isinstance(said["type"], str) else None
 
 

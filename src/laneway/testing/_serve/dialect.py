@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, cast
 
-from laneway.llm._errors import classify_text
 from laneway.messages import ErrorKind, Usage
 from laneway.testing._serve.plan import Block, End, Failure, Plan
 
@@ -26,8 +25,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 def sentence(failure: Failure) -> str:
     """Return what the wires say that have no code for a refused image: only the sentence tells."""
-    told = failure.kind != "image" or classify_text(failure.message) == "image"
-    return failure.message if told else f"Could not process image: {failure.message}"
+    return f"Could not process image: {failure.message}" if failure.kind == "image" else failure.message
 
 
 class Refused(Exception):
